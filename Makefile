@@ -1,0 +1,45 @@
+# Two commands: `make run` and `make test`. Both set up what they need in .venv, and are quick the second time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: run test test-system bench lint clean
+
+run: $(VENV)/.base
+	$(BIN)/rigdyno
+
+test: $(VENV)/.test lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Needs root and Debian packages; what is missing is skipped, and said.
+test-system: $(VENV)/.test
+	$(BIN)/python -m pytest tests/system -rs
+
+bench: $(VENV)/.bench
+	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("Rigdyno needs Python 3.10 or later") if sys.version_info < (3, 10) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.base
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.base
+	$(PIP) --editable '.[bench]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

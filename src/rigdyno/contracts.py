@@ -1,0 +1,235 @@
+"""Every protocol that one can implement, on one page.
+
+One implementation is one file, found by its name: `workloads/tensor_add.py` *is* the workload `tensor_add`. The first line
+of its docstring is what `rigdyno list` shows. Workloads, updates and arrangements are frozen dataclasses: the constructor
+is the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.record import Quality, RunRecord
+from rigdyno.schema.spec import Cell, Plan, RunSpec, Value
+from rigdyno.schema.system import System
+from rigdyno.schema.view import Presentation
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A module that must be importable, and the extra that brings it."""
+
+    module: str
+    extra: str | None = None  # None: part of the base install
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    reason: str
+    fix: str | None = None  # a command, or what to change
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one worker process stands."""
+
+    device: str
+    rank: int = 0
+    world_size: int = 1
+    role: str = "worker"
+    threads: int = 1
+    seed: int = 0
+
+
+class CannotRun(Exception):
+    """Raised while building: the cell ends Skipped with this reason, which only the built workload could know."""
+
+
+Step = Callable[[], "float | None"]  # does one step; may return how many items that was
+
+
+@dataclass(kw_only=True)
+class Steps:
+    """Something to be done again and again. Several kinds of step take turns, so that noise hits them alike."""
+
+    kinds: Mapping[str, Step]
+    items_per_step: float = 1.0  # for a step that returns None
+    unit: str | None = None  # where it isn't the workload's
+    per_item: Mapping[str, float] = field(default_factory=dict)
+    settled: Mapping[str, Value] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    check: Callable[[], bool | None] | None = None  # the canary, asked when all is over
+
+
+@dataclass(kw_only=True)
+class Training:
+    """A model and its data, for an update to train and an arrangement to share out."""
+
+    model: Any
+    loss: Callable[[Any, Any], Any]  # (outputs, targets) -> mean over the samples
+    optimizer: Callable[[Any], Any]  # parameters -> optimizer
+    batches: Iterator[tuple[Any, Any]]  # endless
+    accuracy: Callable[[], float | None] | None = None
+    per_item: Mapping[str, float] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+TrainStep = Callable[[Any, Any], Any]  # (inputs, targets) -> the batch's loss, still on the device
+
+
+class Collective(Protocol):
+    """How ranks agree. With one rank every call gives back its argument."""
+
+    def sum(self, tensors: Sequence[Any]) -> None: ...
+
+    def agree(self, number: int) -> int: ...
+
+
+class Meter(Protocol):
+    """Handed to whoever owns the loop: `while meter.more(): ...; meter.step(items)`."""
+
+    def more(self) -> bool: ...
+
+    def step(self, items: float = 1.0, kind: int = 0) -> None: ...
+
+
+class Workload(Protocol):
+    unit: ClassVar[str]  # what is counted: "image", "voxel", "iteration"
+    framework: ClassVar[str]  # "torch", "tensorflow", "any"
+    version: ClassVar[int]  # raised whenever old figures no longer compare
+    requires: ClassVar[tuple[Requirement, ...]]
+
+    def refuses(self, system: System, device: str) -> str | None: ...
+
+    def memory_bytes(self, system: System) -> int | None: ...
+
+    def start_seconds(self) -> float: ...
+
+    def build(self, place: Place) -> Steps | Training: ...
+
+
+class Update(Protocol):
+    """How a batch changes the parameters. A private update must clip before it sums over ranks."""
+
+    framework: ClassVar[str]
+    requires: ClassVar[tuple[Requirement, ...]]
+
+    def refuses(self, workload: Workload) -> str | None: ...
+
+    def prepare(self, training: Training, place: Place, collective: Collective) -> TrainStep: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an arrangement is to carry out at its place."""
+
+    workload: Workload
+    update: Update
+    place: Place
+    start_meter: Callable[[Steps | Training, Collective], Meter]  # call it once all is built
+
+
+class Arrangement(Protocol):
+    """How parties share the work."""
+
+    launcher: ClassVar[str]
+    requires: ClassVar[tuple[Requirement, ...]]
+
+    def refuses(self, workload: Workload, update: Update, world_size: int) -> str | None: ...
+
+    def run(self, job: Job) -> Quality: ...
+
+
+@dataclass(frozen=True)
+class Channel:
+    name: str
+    unit: str
+
+
+class Probe(Protocol):
+    """Reads meters of the machine. Opened once, in the sampler's process; `read` must be cheap."""
+
+    def availability(self) -> Unavailable | None: ...
+
+    def open(self, worker_pids: Callable[[], Sequence[int]]) -> Sequence[Channel]: ...
+
+    def read(self) -> Sequence[float]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Exit:
+    code: int  # negative: the signal
+    timed_out: bool = False
+
+
+class Launch(Protocol):
+    def wait(self, seconds: float) -> bool:
+        """Sleeps until the workers are gone, or so long; whether they are."""
+        ...
+
+    def exits(self) -> Sequence[Exit]: ...
+
+    def stop(self) -> None: ...
+
+
+class Launcher(Protocol):
+    requires: ClassVar[tuple[Requirement, ...]]
+
+    def start(self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int]) -> Launch: ...
+
+
+@dataclass(frozen=True)
+class SuiteRequest:
+    """What a suite needs to know to lay out its cells."""
+
+    system: System
+    device: str
+    seconds: float | None = None  # the whole budget
+    full: bool = False
+    soak_seconds: float | None = None
+    repeat: int | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A cell as a suite wants it: the specification, and how many processes."""
+
+    spec: RunSpec
+    repeat: int = 1
+
+
+class Suite(Protocol):
+    """Which cells, and what to make of them."""
+
+    def cells(self, request: SuiteRequest) -> Sequence[Wanted]: ...
+
+    def present(self, measurements: Sequence[Measurement]) -> Presentation: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    cell: Cell
+    seconds: float  # since the cell began
+    share: float  # of the expected time, 0 to 1
+    rate: float | None = None  # items/s, lately
+    unit: str = ""
+
+
+class Observer(Protocol):
+    """Told what happens while a plan runs; draws it, or doesn't."""
+
+    def planned(self, plan: Plan, folder: Path) -> None: ...
+
+    def started(self, cell: Cell, index: int) -> None: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def finished(self, record: RunRecord) -> None: ...
+
+    def over(self) -> None: ...

@@ -1,0 +1,82 @@
+"""What can go wrong, as a tree; the exit code of the program follows from the branch.
+
+RigdynoError
+├── UsageError            2    the user asked for something that can't be; the message says what to try
+│   ├── UnknownName       2    with a suggestion
+│   ├── BadValue          2    a flag, a TOML key or an option of the wrong type, unit or size
+│   └── MissingExtra      2    with the pip command that adds it
+├── StoreError            2    a run folder or a disk that can't be read or written
+│   ├── DamagedRun        2    truncated or corrupted: skipped with a warning where there are others
+│   └── NewerStore        2    written by a later Rigdyno
+├── CatalogueError        2    a file or an entry point that doesn't keep its contract
+├── NothingMeasured       3    every cell was skipped
+└── Interrupted         130    Ctrl-C
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOTHING_MEASURED = 3
+EXIT_INTERRUPTED = 130
+
+
+class RigdynoError(Exception):
+    """Shown to the user as one line, without a traceback."""
+
+    exit_code = EXIT_USAGE
+
+
+class UsageError(RigdynoError):
+    pass
+
+
+class UnknownName(UsageError):
+    def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
+        self.kind, self.name = kind, name
+        super().__init__(f"{where}no {kind} named '{name}'; {suggestion(name, known)}")
+
+
+class BadValue(UsageError):
+    pass
+
+
+class MissingExtra(UsageError):
+    pass
+
+
+class StoreError(RigdynoError):
+    pass
+
+
+class DamagedRun(StoreError):
+    pass
+
+
+class NewerStore(StoreError):
+    pass
+
+
+class CatalogueError(RigdynoError):
+    pass
+
+
+class NothingMeasured(RigdynoError):
+    exit_code = EXIT_NOTHING_MEASURED
+
+
+class Interrupted(RigdynoError):
+    exit_code = EXIT_INTERRUPTED
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The tail of a message about an unknown name: the nearest known one, or all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"there is {', '.join(names)}" if names else "there is none"

@@ -1,0 +1,53 @@
+"""A configuration's figures, derived from the stored samples of all its processes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rigdyno.schema.estimate import Estimate, Missing, Validity
+from rigdyno.schema.record import Facts, Outcome, RunRecord
+from rigdyno.schema.spec import RunSpec
+
+
+class KindFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of step (most workloads have one, called 'step')."""
+
+    throughput: Estimate  # items/s: sum of items over sum of seconds
+    step_seconds: Estimate  # median
+
+
+class Soak(msgspec.Struct, frozen=True, kw_only=True):
+    """How the rate held over time."""
+
+    burst: float  # items/s, early
+    sustained: float  # items/s, at the end
+    throttled: bool
+    seconds: tuple[float, ...] = ()  # middle of each time slice
+    rates: tuple[float, ...] = ()
+    clock_mhz: tuple[float, ...] = ()  # empty: can't be read here
+    temperature_c: tuple[float, ...] = ()
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    spec: RunSpec
+    records: tuple[RunRecord, ...]
+    outcome: Outcome  # the first that isn't Completed, else Completed
+    facts: Facts
+    kinds: dict[str, KindFigures] = {}  # empty unless completed
+    validity: Validity | None = None
+    soak: Soak | None = None
+
+    def throughput(self, kind: str = "step") -> Estimate | Missing:
+        if kind in self.kinds:
+            return self.kinds[kind].throughput
+        return Missing(reason=why_missing(self.outcome))
+
+    @property
+    def best_kind(self) -> str | None:
+        """The kind with the highest throughput: what a limit goes by."""
+        return max(self.kinds, key=lambda kind: self.kinds[kind].throughput.value, default=None)
+
+
+def why_missing(outcome: Outcome) -> str:
+    reason = getattr(outcome, "reason", None) or getattr(outcome, "message", None)
+    return str(reason or "no steady steps were recorded")

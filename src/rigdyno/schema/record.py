@@ -1,0 +1,81 @@
+"""What is left of a cell when it is over. Raw and final: estimates and verdicts are derived from it, never stored in it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rigdyno.schema.spec import RunSpec, Value
+from rigdyno.schema.system import Environment, System
+
+SCHEMA_VERSION = 1
+
+Phase = Literal["start", "build", "warm-up", "measure", "finish"]
+FailureKind = Literal["out_of_memory", "signal", "timeout", "exception", "interrupted", "exit"]
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether what was computed is right: a fast wrong answer is no result."""
+
+    correct: bool | None = None  # the workload's own canary; None: it has none
+    first_loss: float | None = None
+    last_loss: float | None = None
+    accuracy: float | None = None
+    epsilon: float | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What only the built workload knows."""
+
+    unit: str = "step"
+    per_item: dict[str, float] = {}  # what one item costs: {"byte": 1.2e9}
+    settled: dict[str, Value] = {}  # options that got their value at run time
+    notes: tuple[str, ...] = ()
+    peak_memory_bytes: int | None = None
+
+
+class Completed(msgspec.Struct, frozen=True, kw_only=True, tag="completed"):
+    quality: Quality = Quality()
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    kind: FailureKind
+    phase: Phase
+    message: str
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True, tag="skipped"):
+    reason: str
+
+
+Outcome = Completed | Failed | Skipped
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker leaves in the cell's folder."""
+
+    outcome: Outcome
+    facts: Facts = Facts()
+    environment: Environment | None = None
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    schema_version: int = SCHEMA_VERSION
+    benchmark_version: int = 1  # of the workload: figures of two versions are not compared
+    rigdyno_version: str
+    run: str
+    cell: str
+    suite: str | None = None
+    label: str | None = None
+    repeat: int = 1
+    started_at: str  # UTC, ISO 8601
+    seconds: float = 0.0  # the whole cell, start-up included
+    spec: RunSpec
+    system: System
+    environment: Environment
+    facts: Facts = Facts()
+    outcome: Outcome
+    exit_codes: tuple[int, ...] = ()  # one a worker process; negative: the signal
+    sampler_exit_code: int | None = None
+    files: tuple[str, ...] = ()

@@ -1,0 +1,82 @@
+"""How raw samples lie on disk: one JSON header line, then fixed-size little-endian rows.
+
+Rows are only ever appended, in whole: a file cut off by `kill -9` or a full disk loses its last row at most.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rigdyno.errors import DamagedRun
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Fields = tuple[tuple[str, str], ...]
+
+WARM_UP = 1  # flag: taken before the meter called the stream steady
+
+# A row is a step, or a block of short steps; `kind` indexes the header's kinds ("step", or "forward", "read", ...).
+STEP_FIELDS: Fields = (
+    ("start_ns", "<i8"),
+    ("end_ns", "<i8"),
+    ("items", "<f8"),
+    ("steps", "<u4"),
+    ("kind", "<u2"),
+    ("flags", "<u2"),
+)
+STEP_STRUCT = "<qqdIHH"
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = 1
+    fields: Fields
+    kinds: tuple[str, ...] = ()  # of steps
+    rank: int = 0
+    units: tuple[str, ...] = ()  # of telemetry channels, in the order of the fields behind at_ns
+
+
+def telemetry_fields(channels: Sequence[str]) -> Fields:
+    return (("at_ns", "<i8"), *((name, "<f8") for name in channels))
+
+
+class RowFile:
+    """Appends packed rows. Unbuffered: what `append` returned from is safe against the death of this process."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self.append(msgspec.json.encode(header) + b"\n")
+
+    def append(self, rows: bytes | memoryview) -> None:
+        written = 0
+        while written < len(rows):
+            written += os.write(self._descriptor, rows[written:])
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def read_rows(path: Path) -> tuple[Header, NDArray[np.void]]:
+    """The header and every whole row; a torn last row is left out."""
+    import numpy as np
+
+    line, newline, body = path.read_bytes().partition(b"\n")
+    if not newline:
+        raise DamagedRun(f"{path} ends inside its header")
+    try:
+        header = msgspec.json.decode(line, type=Header)
+        dtype = np.dtype([(name, form) for name, form in header.fields])
+    except (msgspec.DecodeError, msgspec.ValidationError, TypeError, ValueError) as error:
+        raise DamagedRun(f"{path} has no readable header ({error})") from error
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise DamagedRun(f"{path} declares rows that can't be read")
+    whole = len(body) - len(body) % dtype.itemsize
+    return header, np.frombuffer(body[:whole], dtype=dtype)

@@ -1,0 +1,73 @@
+"""What is asked for: one cell of a plan, and the plan."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+Value = bool | int | float | str
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a cell may measure. A `clock` budget (a soak) ends with the time, a `steps` budget with the step count
+    that was agreed after warm-up."""
+
+    seconds: float = 10.0
+    max_steps: int | None = None
+    stop: Literal["steps", "clock"] = "steps"
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration to be measured. Inert: building it sets nothing and imports nothing."""
+
+    workload: str  # a catalogue name, or FILE.py:FUNCTION
+    options: dict[str, Value] = {}
+    update: str = "plain"
+    arrangement: str = "single"
+    launcher: str = "process"
+    world_size: int = 1
+    device: str = "cpu"
+    threads: int | None = None
+    seed: int = 0
+    budget: Budget = Budget()
+
+    def key(self) -> str:
+        """The same for the same configuration: what resuming and comparing go by."""
+        canonical = msgspec.json.encode(self, order="sorted")
+        return hashlib.blake2b(canonical, digest_size=8).hexdigest()
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One process to be measured: a configuration, and the how-manieth repeat of it."""
+
+    name: str  # the cell's folder
+    spec: RunSpec
+    repeat: int = 1
+    refusal: str | None = None  # why it can't run here; kept so that every table can show it
+    memory_bytes: int | None = None
+    seconds: float = 0.0  # expected, start-up included
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one `rigdyno run` will do."""
+
+    name: str
+    suite: str | None = None
+    label: str | None = None
+    cells: tuple[Cell, ...] = ()
+
+    @property
+    def runnable(self) -> tuple[Cell, ...]:
+        return tuple(cell for cell in self.cells if cell.refusal is None)
+
+    @property
+    def seconds(self) -> float:
+        return sum(cell.seconds for cell in self.runnable)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Cells run one after the other: the largest counts. None if no cell can tell."""
+        known = [cell.memory_bytes for cell in self.runnable if cell.memory_bytes is not None]
+        return max(known) if known else None

@@ -1,0 +1,91 @@
+"""What was measured on: the hardware column of a table, and everything else that could explain a number.
+
+Nothing here names a person or a host.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rigdyno.units import show_bytes
+
+
+class Cache(msgspec.Struct, frozen=True, kw_only=True):
+    level: int
+    kind: str  # "data", "instruction", "unified"
+    size_bytes: int
+    shared_by: int = 1  # logical cores on one instance
+
+
+class Cpu(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    physical_cores: int | None = None
+    logical_cores: int
+    usable_cores: int  # after affinity and container limits
+    numa_nodes: int | None = None
+    caches: tuple[Cache, ...] = ()
+    simd: tuple[str, ...] = ()
+    max_mhz: float | None = None
+
+    @property
+    def last_level_cache_bytes(self) -> int | None:
+        sizes = [cache.size_bytes for cache in self.caches if cache.kind != "instruction"]
+        return max(sizes) if sizes else None
+
+
+class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str  # "cuda", "rocm", "xpu", "mps"
+    name: str
+    memory_bytes: int | None = None
+    capability: str | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container or cgroup leaves of the machine."""
+
+    cpu_quota: float | None = None  # in cores
+    memory_bytes: int | None = None
+
+
+class System(msgspec.Struct, frozen=True, kw_only=True):
+    cpu: Cpu
+    memory_bytes: int
+    accelerators: tuple[Accelerator, ...] = ()
+    operating_system: str
+    kernel: str
+    architecture: str
+    virtualisation: str | None = None
+    confidential: str | None = None  # "SEV-SNP", "TDX", ...
+    limits: Limits = Limits()
+
+    def line(self) -> str:
+        """This rig in one line."""
+        cores = f"{self.cpu.usable_cores} core" + ("s" if self.cpu.usable_cores != 1 else "")
+        parts = [self.cpu.model, cores, f"{show_bytes(self.memory_bytes)} memory"]
+        parts += [self._accelerators()]
+        parts += [f"{self.virtualisation} virtual machine"] if self.virtualisation else []
+        return ", ".join(parts)
+
+    def _accelerators(self) -> str:
+        if not self.accelerators:
+            return "no accelerator"
+        first = self.accelerators[0].name
+        count = len(self.accelerators)
+        return first if count == 1 else f"{count} x {first}"
+
+
+class GitState(msgspec.Struct, frozen=True, kw_only=True):
+    commit: str
+    dirty: bool
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    python: str
+    packages: dict[str, str] = {}  # torch, numpy, ...: versions are columns that tables can show
+    variables: dict[str, str] = {}  # those that change how fast a framework runs
+    threads: int | None = None  # torch's, inside the worker
+    framework: dict[str, str] = {}  # what the worker's framework says of itself: build, CUDA, driver
+    governor: str | None = None
+    huge_pages: str | None = None
+    load_average: float | None = None
+    rigdyno_git: GitState | None = None

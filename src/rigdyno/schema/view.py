@@ -1,0 +1,94 @@
+"""What a report says, before any format: every format renders this, so that all of them say the same.
+
+`rigdyno --json` prints a View; docs/view.schema.json is its JSON schema.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rigdyno.schema.estimate import Estimate, Missing, Validity, Verdict
+
+VIEW_VERSION = 1
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+    text: str
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
+    """A ratio of two estimates; its interval takes the worst of both."""
+
+    value: float
+    low: float
+    high: float
+    of: str
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True, tag="published"):
+    """Somebody else's figure, as printed there: it has no interval because none was given."""
+
+    value: float
+    unit: str
+    source: str
+
+
+Entry = Estimate | Missing | Text | Share | Published
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    title: str
+    unit: str = ""
+    numeric: bool = True
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    entries: dict[str, Entry]
+    origin: Literal["measured", "published"] = "measured"
+    verdict: Verdict | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True):
+    """One curve over time."""
+
+    title: str
+    unit: str
+    seconds: tuple[float, ...]
+    values: tuple[float, ...]
+    mark_seconds: float | None = None  # e.g. where the warm-up was cut
+    mark_title: str = ""
+
+
+class Presentation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a suite makes of its measurements."""
+
+    title: str
+    tables: tuple[Table, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    standing: tuple[str, ...] = ()  # where this rig stands among the published ones
+    closing: tuple[str, ...] = ()  # what the figures say, generated from them
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = VIEW_VERSION
+    title: str
+    rigs: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    validity: Validity | None = None  # of the whole: the worst of its parts
+    standing: tuple[str, ...] = ()
+    closing: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    saved_in: tuple[str, ...] = ()
+    next_commands: tuple[str, ...] = ()

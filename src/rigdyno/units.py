@@ -1,0 +1,99 @@
+"""The one place where units are parsed, converted and printed."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from rigdyno.errors import BadValue
+
+NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+
+
+def seconds_from(text: str | float) -> float:
+    """'90', '90s', '1.5m', '1h30m' as seconds; a bare number is seconds."""
+    value = _duration(str(text).strip().lower())
+    if value is None or not math.isfinite(value):
+        raise BadValue(f"'{text}' is not a duration; try 30s, 5m or 1h30m")
+    if value <= 0:
+        raise BadValue(f"a duration must be longer than zero, not '{text}'")
+    return value
+
+
+def _duration(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    parts = _DURATION_PART.findall(text)
+    if not parts or _DURATION_PART.sub("", text).strip() or any(unit not in _SECONDS for _, unit in parts):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def bytes_from(text: str) -> int:
+    """'8GB', '512 MiB' as bytes."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _BYTES:
+        raise BadValue(f"'{text}' is not a size; try 8GB or 512MiB")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def seconds_of_ns(nanoseconds: float) -> float:
+    return nanoseconds / NS_PER_S
+
+
+def show_seconds(seconds: float) -> str:
+    """A duration as a person says it: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours} h {rest // 60} min" if rest >= 60 else f"{hours} h"
+
+
+def show_bytes(size: float) -> str:
+    """Decimal units, as memory bandwidths and disks are sold by."""
+    return show_scaled(size, "B")
+
+
+def show_scaled(value: float, unit: str) -> str:
+    """Three significant digits with an SI prefix: 1.81 GB, 27.3 GFLOP/s."""
+    number, prefix = scaled(value)
+    return f"{show_number(number)} {prefix}{unit}"
+
+
+def scaled(value: float) -> tuple[float, str]:
+    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= factor * 0.9995:
+            return value / factor, prefix
+    return value, ""
+
+
+def show_number(value: float) -> str:
+    """Three significant digits, never in scientific notation between 0.001 and a million."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    size = abs(value)
+    if size >= 999.5:
+        return f"{value:,.0f}"
+    if size < 0.001:
+        return f"{value:.2e}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(size * 1.0005)))}f}"
+
+
+def show_percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 else f"{percent:.1f} %"
