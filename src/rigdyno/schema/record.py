@@ -1,4 +1,4 @@
-"""What is left of a cell when it is over. Raw and final: estimates and verdicts are derived from it, never stored in it."""
+"""What is left of a cell when it is over. Raw and final: estimates and verdicts are derived from it, not stored."""
 
 from __future__ import annotations
 
