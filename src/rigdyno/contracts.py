@@ -1,8 +1,8 @@
 """Every protocol that one can implement, on one page.
 
-One implementation is one file, found by its name: `workloads/tensor_add.py` *is* the workload `tensor_add`. The first line
-of its docstring is what `rigdyno list` shows. Workloads, updates and arrangements are frozen dataclasses: the constructor
-is the configuration.
+One implementation is one file, found by its name: `workloads/tensor_add.py` *is* the workload `tensor_add`. The first
+line of its docstring is what `rigdyno list` shows. Workloads, updates and arrangements are frozen dataclasses: the
+constructor is the configuration.
 """
 
 from __future__ import annotations
@@ -98,10 +98,14 @@ class Meter(Protocol):
 
 
 class Workload(Protocol):
-    unit: ClassVar[str]  # what is counted: "image", "voxel", "iteration"
     framework: ClassVar[str]  # "torch", "tensorflow", "any"
     version: ClassVar[int]  # raised whenever old figures no longer compare
     requires: ClassVar[tuple[Requirement, ...]]
+
+    @property
+    def unit(self) -> str:  # a ClassVar, except in a user's own step
+        """What is counted: "image", "voxel", "iteration"."""
+        ...
 
     def refuses(self, system: System, device: str) -> str | None: ...
 
@@ -165,7 +169,6 @@ class Probe(Protocol):
 @dataclass(frozen=True)
 class Exit:
     code: int  # negative: the signal
-    timed_out: bool = False
 
 
 class Launch(Protocol):
@@ -190,7 +193,6 @@ class SuiteRequest:
 
     system: System
     device: str
-    seconds: float | None = None  # the whole budget
     full: bool = False
     soak_seconds: float | None = None
     repeat: int | None = None

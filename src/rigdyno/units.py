@@ -94,6 +94,19 @@ def show_number(value: float) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(size * 1.0005)))}f}"
 
 
+def rate_unit(item: str) -> str:
+    """How a rate of such items is written."""
+    return {"byte": "B/s", "flop": "FLOP/s", "iteration": "it/s"}.get(item, f"{item}/s")
+
+
 def show_percent(share: float) -> str:
     percent = 100 * share
     return f"{percent:.0f} %" if abs(percent) >= 9.95 else f"{percent:.1f} %"
+
+
+def show_binary_bytes(size: int) -> str:
+    """Binary units, as caches are built: 32 KiB, 1.5 MiB."""
+    for prefix, factor in (("Mi", 2**20), ("Ki", 2**10)):
+        if size >= factor:
+            return f"{size / factor:g} {prefix}B"
+    return f"{size} B"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from rigdyno.schema.estimate import Estimate, Missing, Validity
-from rigdyno.schema.record import Facts, Outcome, RunRecord
+from rigdyno.schema.record import Completed, Facts, Outcome, RunRecord, Skipped
 from rigdyno.schema.spec import RunSpec
+
+Status = Literal["VALID", "SUSPECT", "INVALID", "FAILED", "SKIPPED"]
 
 
 class KindFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,15 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         if kind in self.kinds:
             return self.kinds[kind].throughput
         return Missing(reason=why_missing(self.outcome))
+
+    @property
+    def status(self) -> Status:
+        """What a table says at the end of the row: the verdict, or that there is no figure."""
+        if isinstance(self.outcome, Skipped):
+            return "SKIPPED"
+        if not isinstance(self.outcome, Completed) or self.validity is None:
+            return "FAILED"
+        return self.validity.verdict
 
     @property
     def best_kind(self) -> str | None:

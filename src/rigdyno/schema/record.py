@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from rigdyno.schema.spec import RunSpec, Value
+from rigdyno.schema.spec import Plan, RunSpec, Value
 from rigdyno.schema.system import Environment, System
 
 SCHEMA_VERSION = 1
@@ -32,7 +32,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     per_item: dict[str, float] = {}  # what one item costs: {"byte": 1.2e9}
     settled: dict[str, Value] = {}  # options that got their value at run time
     notes: tuple[str, ...] = ()
-    peak_memory_bytes: int | None = None
 
 
 class Completed(msgspec.Struct, frozen=True, kw_only=True, tag="completed"):
@@ -58,6 +57,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     facts: Facts = Facts()
     environment: Environment | None = None
+    peak_memory_bytes: int | None = None
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,4 +78,16 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     exit_codes: tuple[int, ...] = ()  # one a worker process; negative: the signal
     sampler_exit_code: int | None = None
+    peak_memory_bytes: int | None = None  # summed over the workers
     files: tuple[str, ...] = ()
+
+
+class RunHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The first thing in a run folder: what it set out to do, and where."""
+
+    schema_version: int = SCHEMA_VERSION
+    rigdyno_version: str
+    created_at: str
+    plan: Plan
+    system: System
+    environment: Environment

@@ -9,7 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from rigdyno.schema.estimate import Estimate, Missing, Validity, Verdict
+from rigdyno.schema.estimate import Estimate, Missing, Validity
+from rigdyno.schema.measured import Status
 
 VIEW_VERSION = 1
 
@@ -48,7 +49,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     entries: dict[str, Entry]
     origin: Literal["measured", "published"] = "measured"
-    verdict: Verdict | None = None
+    status: Status | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -1,0 +1,10 @@
+"""`python -m rigdyno`, and the `rigdyno` command."""
+
+from __future__ import annotations
+
+import sys
+
+from rigdyno.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

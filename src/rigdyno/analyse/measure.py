@@ -1,0 +1,163 @@
+"""From the stored samples of all cells to the figures of each configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from rigdyno.analyse.soak import soak
+from rigdyno.analyse.statistics import across_processes, median_estimate, throughput_estimate
+from rigdyno.analyse.steady import Steady, steady_window
+from rigdyno.analyse.streams import Rows, items, measured_from, row_seconds, step_seconds, streams
+from rigdyno.analyse.validity import Evidence, findings
+from rigdyno.analyse.verdict import Finding, merged, merged_over_processes, validity_of
+from rigdyno.errors import DamagedRun
+from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.measured import KindFigures, Measurement, Soak
+from rigdyno.schema.record import Completed, Facts, Outcome, Quality, RunRecord
+from rigdyno.schema.samples import Header
+
+Samples = tuple[Header, Rows]
+
+
+@dataclass(frozen=True)
+class CellData:
+    """One process group, as it was stored."""
+
+    record: RunRecord
+    steps: tuple[Samples, ...] = ()  # one a rank
+    telemetry: Samples | None = None  # None: there is no file
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one completed cell gives."""
+
+    kinds: dict[str, KindFigures]
+    findings: list[Finding]
+    soak: Soak | None = None
+
+
+def measurements(cells: Sequence[CellData]) -> list[Measurement]:
+    """One a configuration, in the order of first appearance; repeats of it are its processes."""
+    groups: dict[str, list[CellData]] = {}
+    for cell in cells:
+        groups.setdefault(cell.record.spec.key(), []).append(cell)
+    return [_measurement(group) for group in groups.values()]
+
+
+def steady_of(rows: Rows) -> Steady:
+    """The steady window of one stream, never with the meter's own warm-up: blocks may have had another size there."""
+    found = steady_window(step_seconds(rows))
+    return found._replace(start=max(found.start, measured_from(rows)))
+
+
+def _measurement(group: Sequence[CellData]) -> Measurement:
+    records = tuple(cell.record for cell in group)
+    processes = [process_figures(cell) for cell in group if isinstance(cell.record.outcome, Completed)]
+    return Measurement(
+        spec=records[0].spec,
+        records=records,
+        outcome=_outcome(records),
+        facts=_facts(records),
+        kinds=_over_processes([process.kinds for process in processes if process.kinds]),
+        validity=validity_of(merged_over_processes([process.findings for process in processes])) if processes else None,
+        soak=next((process.soak for process in processes if process.soak is not None), None),
+    )
+
+
+def _outcome(records: Sequence[RunRecord]) -> Outcome:
+    return next((record.outcome for record in records if not isinstance(record.outcome, Completed)), records[0].outcome)
+
+
+def _facts(records: Sequence[RunRecord]) -> Facts:
+    """Of a process that built its workload to the end, if there is one."""
+    return next((record.facts for record in records if isinstance(record.outcome, Completed)), records[0].facts)
+
+
+def process_figures(cell: CellData) -> Process:
+    """Damaged samples give no figure and a reason, so that other cells are still shown."""
+    try:
+        ranks = [streams(header, rows) for header, rows in cell.steps]
+        kinds = list(dict.fromkeys(kind for rank in ranks for kind in rank))
+        judged = [_kind(cell, kind, [rank[kind] for rank in ranks if kind in rank], len(kinds)) for kind in kinds]
+        soaked = _soak(cell, ranks)
+    except DamagedRun as error:
+        return Process({}, [Finding("INVALID", "damaged_samples", f"{cell.record.cell}: {error}")])
+    if not judged:
+        return Process({}, [Finding("INVALID", "too_few_steps", "no step was recorded")])
+    figures = {kind: figure for kind, (figure, _) in zip(kinds, judged, strict=True)}
+    return Process(figures, merged(finding for _, found in judged for finding in found), soaked)
+
+
+def _kind(cell: CellData, kind: str, ranks: Sequence[Rows], kinds: int) -> tuple[KindFigures, list[Finding]]:
+    steadies = [steady_of(rows) for rows in ranks]
+    kept = [rows[steady.start :] for rows, steady in zip(ranks, steadies, strict=True)]
+    unit = f"{cell.record.facts.unit}/s"
+    rates = [throughput_estimate(items(rows), row_seconds(rows), unit) for rows in kept]
+    medians = [median_estimate(step_seconds(rows), "s") for rows in kept]
+    name = f"{kind} steps" if kinds > 1 else "steps"
+    found = [
+        finding
+        for rows, steady, rate in zip(ranks, steadies, rates, strict=True)
+        for finding in findings(_evidence(cell, rows, steady, rate, name))
+    ]
+    # Ranks wait for each other: the step of all takes as long as that of the slowest.
+    return KindFigures(throughput=_sum(rates), step_seconds=max(medians, key=lambda each: each.value)), found
+
+
+def _evidence(cell: CellData, rows: Rows, steady: Steady, throughput: Estimate, steps_name: str) -> Evidence:
+    record = cell.record
+    return Evidence(
+        rows=rows,
+        steady=steady,
+        telemetry=None if cell.telemetry is None else cell.telemetry[1],
+        quality=record.outcome.quality if isinstance(record.outcome, Completed) else Quality(),
+        throughput=throughput,
+        sampler_exit_code=record.sampler_exit_code,
+        steps_name=steps_name,
+    )
+
+
+def _sum(rates: Sequence[Estimate]) -> Estimate:
+    """Over ranks. Their bounds are added up: ranks of one run are disturbed together, so nothing averages out."""
+    if len(rates) == 1:
+        return rates[0]
+    return msgspec.structs.replace(
+        rates[0],
+        value=sum(rate.value for rate in rates),
+        low=sum(rate.low for rate in rates),
+        high=sum(rate.high for rate in rates),
+        confidence=min(rate.confidence for rate in rates),
+        n=min(rate.n for rate in rates),
+        method=f"sum of {len(rates)} ranks, each: {rates[0].method}",
+    )
+
+
+def _soak(cell: CellData, ranks: Sequence[dict[str, Rows]]) -> Soak | None:
+    """Of the first rank's first kind: what heats one heats all."""
+    if cell.record.spec.budget.stop != "clock" or not ranks or not ranks[0]:
+        return None
+    return soak(next(iter(ranks[0].values())), None if cell.telemetry is None else cell.telemetry[1])
+
+
+def _over_processes(processes: Sequence[dict[str, KindFigures]]) -> dict[str, KindFigures]:
+    """One process speaks for itself; of several, the spread between them is what counts."""
+    if len(processes) < 2:
+        return processes[0] if processes else {}
+    shared = [kind for kind in processes[0] if all(kind in process for process in processes)]
+    return {kind: _repeated([process[kind] for process in processes]) for kind in shared}
+
+
+def _repeated(figures: Sequence[KindFigures]) -> KindFigures:
+    return KindFigures(
+        throughput=_mean((figure.throughput for figure in figures), "processes' throughputs"),
+        step_seconds=_mean((figure.step_seconds for figure in figures), "processes' medians"),
+    )
+
+
+def _mean(estimates: Iterable[Estimate], of: str) -> Estimate:
+    found = list(estimates)
+    return across_processes([estimate.value for estimate in found], found[0].unit, of=of)

@@ -1,0 +1,72 @@
+"""Looks into telemetry rows: the finite readings of a channel inside a span of time."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rigdyno.analyse.streams import Rows
+
+CORE_USAGE = re.compile(r"cpu\d+")
+WORKER_CPU = "worker_cpu_share"
+RUN_QUEUE_WAIT = "run_queue_wait_share"
+PRESSURE = "psi_cpu_some"
+STEAL = "steal_share"
+CLOCK = "frequency_mhz"
+TEMPERATURE = "temperature_c"
+
+
+class Readings(NamedTuple):
+    at_ns: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+class Span(NamedTuple):
+    """From the start of the first row to the end of the last."""
+
+    start_ns: int
+    end_ns: int
+
+
+def span_of(rows: Rows) -> Span:
+    return Span(int(rows["start_ns"][0]), int(rows["end_ns"][-1]))
+
+
+def readings(telemetry: Rows | None, channel: str, span: Span) -> Readings | None:
+    """None where the channel is absent or couldn't be read: a reading that isn't there is not a zero."""
+    if telemetry is None or channel not in (telemetry.dtype.names or ()):
+        return None
+    inside = (telemetry["at_ns"] >= span.start_ns) & (telemetry["at_ns"] <= span.end_ns)
+    inside &= np.isfinite(telemetry[channel])
+    if not inside.any():
+        return None
+    return Readings(telemetry["at_ns"][inside], telemetry[channel][inside])
+
+
+def mean_reading(telemetry: Rows | None, channel: str, span: Span) -> float | None:
+    found = readings(telemetry, channel, span)
+    return None if found is None else float(found.values.mean())
+
+
+def pushed_aside_share(telemetry: Rows | None, span: Span) -> float | None:
+    """How much of a core other tenants kept from the worker's threads while these wanted to run.
+
+    Threads of one process wait for each other too: two pools of threads on two cores waited for 0.44 of a core on a
+    quiet machine. What others took can't be more than what the cores did without the worker.
+    """
+    waited = mean_reading(telemetry, RUN_QUEUE_WAIT, span)
+    others = _others_cores(telemetry, span)
+    return waited if waited is None or others is None else min(waited, max(0.0, others))
+
+
+def _others_cores(telemetry: Rows | None, span: Span) -> float | None:
+    """Cores that were busy with something else than the worker."""
+    worker = mean_reading(telemetry, WORKER_CPU, span)
+    if telemetry is None or worker is None:
+        return None
+    cores = [name for name in telemetry.dtype.names or () if CORE_USAGE.fullmatch(name)]
+    busy = [usage for name in cores if (usage := mean_reading(telemetry, name, span)) is not None]
+    return sum(busy) - worker if busy else None

@@ -1,0 +1,88 @@
+"""From findings to a verdict. Needs no numpy: what only looks at verdicts answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rigdyno.errors import BadValue
+from rigdyno.schema.estimate import Estimate, Reason, Validity, Verdict
+from rigdyno.units import show_number, show_percent
+
+RULE_VERSION = 1  # raised whenever a rule or a threshold changes: a verdict is cached only with it
+
+# How far a figure's lower bound may exceed the upper bound of a physical limit: the limit is itself a measurement of
+# the same noisy machine, by a kernel that may not be the best possible one.
+LIMIT_MARGIN = 0.05
+
+_ORDER: tuple[Verdict, ...] = ("VALID", "SUSPECT", "INVALID")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """That a rule spoke: how much it weighs, and its sentence."""
+
+    severity: Verdict
+    code: str
+    sentence: str
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    return max(verdicts, key=_ORDER.index, default="VALID")
+
+
+def validity_of(findings: Sequence[Finding]) -> Validity:
+    """Gravest reasons first."""
+    ordered = sorted(findings, key=lambda finding: -_ORDER.index(finding.severity))
+    return Validity(
+        verdict=worst(finding.severity for finding in findings),
+        reasons=tuple(Reason(code=finding.code, sentence=finding.sentence) for finding in ordered),
+        rule_version=RULE_VERSION,
+    )
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Each code once, with its gravest sentence, in the order of first appearance."""
+    by_code: dict[str, Finding] = {}
+    for finding in findings:
+        known = by_code.get(finding.code)
+        if known is None or worst((known.severity, finding.severity)) != known.severity:
+            by_code[finding.code] = finding
+    return list(by_code.values())
+
+
+def merged_over_processes(processes: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """Each code once; says in how many of the processes."""
+    every = merged(finding for process in processes for finding in process)
+    if len(processes) == 1:
+        return every
+    hit = {finding.code: sum(any(f.code == finding.code for f in p) for p in processes) for finding in every}
+    return [
+        Finding(
+            finding.severity, finding.code, f"{finding.sentence} ({hit[finding.code]} of {len(processes)} processes)"
+        )
+        for finding in every
+    ]
+
+
+def above_limit(figure: Estimate, limit: Estimate) -> Finding | None:
+    """A figure that physics forbids measures something else than it says."""
+    if figure.unit != limit.unit:
+        raise BadValue(f"a figure in {figure.unit} can't be held against a limit in {limit.unit}")
+    if figure.low <= limit.high * (1 + LIMIT_MARGIN):
+        return None
+    excess = show_percent(figure.low / limit.high - 1)
+    sentence = (
+        f"at least {show_number(figure.low)} {figure.unit} is {excess} above this machine's own limit "
+        f"of at most {show_number(limit.high)}"
+    )
+    return Finding("INVALID", "above_limit", sentence)
+
+
+def against_limit(validity: Validity, figure: Estimate, limit: Estimate) -> Validity:
+    """The validity with this one rule added, for whoever learns the limit later than the figure."""
+    finding = above_limit(figure, limit)
+    if finding is None:
+        return validity
+    reason = Reason(code=finding.code, sentence=finding.sentence)
+    return Validity(verdict=finding.severity, reasons=(reason, *validity.reasons), rule_version=RULE_VERSION)

@@ -1,0 +1,171 @@
+"""Rigdyno from Python: `rigdyno.run`, `rigdyno.load`, `rigdyno.measure`. The commands are made of the same pieces."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from rigdyno import __version__
+from rigdyno.analyse.measure import CellData, measurements
+from rigdyno.clock import utc_now
+from rigdyno.contracts import Observer
+from rigdyno.errors import NothingMeasured, RigdynoError
+from rigdyno.plan.expand import expand
+from rigdyno.plan.load import Request
+from rigdyno.plan.preflight import look
+from rigdyno.report.format_entry import entry_text
+from rigdyno.report.progress import Silent
+from rigdyno.report.view import view_of
+from rigdyno.rig.devices import best_device, find_accelerators
+from rigdyno.rig.environment import describe_environment
+from rigdyno.rig.system import describe_system
+from rigdyno.runner.orchestrate import Orchestrator
+from rigdyno.runner.own_loop import OwnLoop
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.record import RunHead, RunRecord
+from rigdyno.schema.spec import Value
+from rigdyno.schema.view import View
+from rigdyno.store.folder import RunFolder, StoredCell
+from rigdyno.store.location import runs_root
+from rigdyno.units import seconds_from
+
+
+@dataclass
+class Run:
+    """One stored run, and what its samples say."""
+
+    folder: RunFolder
+    head: RunHead
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @cached_property
+    def cells(self) -> list[StoredCell]:
+        return self.folder.cells(self.warnings)
+
+    @property
+    def records(self) -> list[RunRecord]:
+        return [cell.record for cell in self.cells]
+
+    @cached_property
+    def measurements(self) -> list[Measurement]:
+        return figures(self.cells, self.warnings)
+
+    def view(self) -> View:
+        found = self.measurements
+        unfinished = len(self.head.plan.cells) - len(self.cells)
+        late = (
+            [f"{unfinished} of {len(self.head.plan.cells)} cells are not finished; {self._resume()}"]
+            if unfinished
+            else []
+        )
+        return view_of(self.head, found, str(self.path), [*self.warnings, *late])
+
+    def _resume(self) -> str:
+        if self.folder.is_running():
+            return "it is still running"
+        return f"go on with: rigdyno run --resume {self.path}"
+
+
+def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measurement]:
+    """A file that can't be read is named in `warnings`, and the other cells still served."""
+    readable = []
+    for cell in cells:
+        try:
+            readable.append(CellData(cell.record, cell.steps(), cell.telemetry()))
+        except RigdynoError as error:
+            warnings.append(f"skipped: {error}")
+    return measurements(readable)
+
+
+def load(path: str | Path) -> Run:
+    """A run folder, or the name of one below ./runs."""
+    given = Path(path)
+    below_root = runs_root() / given
+    folder = RunFolder.existing(below_root if not given.exists() and below_root.exists() else given)
+    return Run(folder, folder.head())
+
+
+def prepare(request: Request) -> RunHead:
+    """Everything that is decided before anything is measured or written."""
+    found = find_accelerators()
+    system = describe_system(found.accelerators)
+    plan = expand(request, system, best_device(found.accelerators), look(system))
+    return RunHead(
+        rigdyno_version=__version__,
+        created_at=utc_now().isoformat(timespec="seconds"),
+        plan=plan,
+        system=system,
+        environment=describe_environment(),
+    )
+
+
+def start(head: RunHead, root: Path) -> RunFolder:
+    folder = RunFolder.create(root, head.plan.name, utc_now())
+    folder.write_head(head)
+    return folder
+
+
+def carry_out(folder: RunFolder, head: RunHead, observer: Observer | None = None) -> Run:
+    """Runs what has no record yet."""
+    Orchestrator(folder, head, observer or Silent()).run()
+    finished = Run(folder, head)
+    if not any(cell.refusal is None for cell in head.plan.cells):
+        reasons = {cell.refusal for cell in head.plan.cells}
+        raise NothingMeasured(f"nothing could be measured: {'; '.join(sorted(filter(None, reasons)))}")
+    return finished
+
+
+def run(
+    target: str,
+    *,
+    options: Mapping[str, Value] | None = None,
+    sweep: Mapping[str, Sequence[Value]] | None = None,
+    budget: str | float | None = None,
+    soak: str | float | None = None,
+    full: bool = False,
+    repeat: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    label: str | None = None,
+    out: str | Path | None = None,
+) -> Run:
+    """What `rigdyno run TARGET` does: a suite, a workload, or 'FILE.py:FUNCTION'."""
+    request = Request(
+        target=target,
+        options=dict(options or {}),
+        sweep={key: tuple(values) for key, values in (sweep or {}).items()},
+        budget_seconds=None if budget is None else seconds_from(budget),
+        soak_seconds=None if soak is None else seconds_from(soak),
+        full=full,
+        repeat=repeat,
+        device=device,
+        threads=threads,
+        seed=seed,
+        label=label,
+    )
+    head = prepare(request)
+    return carry_out(start(head, runs_root(None if out is None else Path(out))), head)
+
+
+def measure(
+    name: str, *, unit: str = "step", label: str | None = None, out: str | Path | None = None, quiet: bool = False
+) -> OwnLoop:
+    """Around your own loop; call `meter.step(items=...)` at the end of every step."""
+    root = runs_root(None if out is None else Path(out))
+    return OwnLoop(name, unit, root, label, done=(lambda _path: None) if quiet else _say)
+
+
+def _say(path: Path) -> None:
+    """One line when a user's own loop is over."""
+    finished = load(path)
+    for measurement in finished.measurements:
+        rate = entry_text(measurement.throughput())
+        print(f"rigdyno: {measurement.spec.workload}: {rate}, {measurement.status}; saved in {path}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,118 @@
+"""Finds things by file name, and imports them only when they are asked for.
+
+`workloads/tensor_add.py` is the workload 'tensor_add'. An installed package adds its own through an entry point in the
+group `rigdyno.workloads` (`rigdyno.probes`, ...). Files with a leading underscore are helpers, not entries.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from rigdyno.contracts import Requirement, Unavailable
+from rigdyno.errors import CatalogueError, MissingExtra, UnknownName
+
+
+@dataclass(frozen=True)
+class Kind:
+    folder: str
+    has: tuple[str, ...] = ()  # what the file's one public class must have
+    attribute: str | None = None  # or: the module's attribute that is the entry
+
+
+KINDS = {
+    "suite": Kind("suites", has=("cells", "present")),
+    "workload": Kind("workloads", has=("unit", "framework", "version", "requires", "refuses", "memory_bytes", "build")),
+    "update": Kind("updates", has=("framework", "requires", "refuses", "prepare")),
+    "arrangement": Kind("arrangements", has=("launcher", "requires", "refuses", "run")),
+    "probe": Kind("probes", has=("availability", "open", "read", "close")),
+    "launcher": Kind("launchers", has=("requires", "start")),
+    "command": Kind("commands", attribute="command"),
+    "format": Kind("report.formats", attribute="render"),
+}
+
+
+@cache
+def names(kind: str) -> tuple[str, ...]:
+    """Every entry of a kind, own and installed, without importing any of them."""
+    return tuple(sorted({*_own_names(kind), *_installed(kind)}))
+
+
+def load(kind: str, name: str) -> Any:
+    """The entry: a class, a click command or a render function."""
+    if name in _own_names(kind):
+        return _entry_of(kind, importlib.import_module(f"rigdyno.{KINDS[kind].folder}.{name}"))
+    installed = _installed(kind)
+    if name not in installed:
+        raise UnknownName(kind, name, names(kind))
+    return _load_installed(kind, installed[name])
+
+
+def summary(entry: Any) -> str:
+    """The first line of the entry's docstring."""
+    return (entry.__doc__ or "").strip().partition("\n")[0]
+
+
+def missing(requirements: Iterable[Requirement]) -> Unavailable | None:
+    """The first requirement that isn't installed, with the command that adds it."""
+    for requirement in requirements:
+        if importlib.util.find_spec(requirement.module) is None:
+            return Unavailable(f"{requirement.module} is not installed", _pip_command(requirement))
+    return None
+
+
+def demand(requirements: Iterable[Requirement], what: str) -> None:
+    lacking = missing(requirements)
+    if lacking is not None:
+        raise MissingExtra(f"{what} can't run: {lacking.reason}; try {lacking.fix}")
+
+
+def _pip_command(requirement: Requirement) -> str:
+    if requirement.extra is None:
+        return f"pip install {requirement.module}"
+    return f"pip install 'rigdyno[{requirement.extra}]'"
+
+
+@cache
+def _own_names(kind: str) -> frozenset[str]:
+    package = importlib.import_module(f"rigdyno.{KINDS[kind].folder}")
+    found = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return frozenset(name for name in found if not name.startswith("_"))
+
+
+@cache
+def _installed(kind: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"rigdyno.{KINDS[kind].folder}")}
+
+
+def _load_installed(kind: str, point: EntryPoint) -> Any:
+    try:
+        entry = point.load()
+    except (ImportError, AttributeError) as error:
+        raise CatalogueError(f"the {kind} '{point.name}' ({point.value}) can't be loaded: {error}") from error
+    lacking = [name for name in KINDS[kind].has if not hasattr(entry, name)]
+    if lacking:
+        raise CatalogueError(f"the {kind} '{point.name}' ({point.value}) has no {', '.join(lacking)}")
+    return entry
+
+
+def _entry_of(kind: str, module: Any) -> Any:
+    wanted = KINDS[kind]
+    if wanted.attribute is not None:
+        return getattr(module, wanted.attribute)
+    fitting = [
+        thing
+        for name, thing in vars(module).items()
+        if isinstance(thing, type) and not name.startswith("_") and thing.__module__ == module.__name__
+        if all(hasattr(thing, attribute) for attribute in wanted.has)
+    ]
+    if len(fitting) != 1:
+        need = ", ".join(wanted.has)
+        raise CatalogueError(f"{module.__name__} must have one public class with {need}; it has {len(fitting)}")
+    return fitting[0]

@@ -1,0 +1,80 @@
+"""Parses, calls a command, turns errors into one line and an exit code; no logic of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from rigdyno import __version__, catalogue
+from rigdyno.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, RigdynoError, suggestion
+
+EXAMPLES = """\b
+Examples:
+  rigdyno                             this rig in a minute
+  rigdyno run device                  a suite
+  rigdyno run tensor_add --sweep size=1024,4096
+  rigdyno run train.py:step           your own training step
+  rigdyno report                      the newest run again
+  rigdyno leaderboard device          among the published machines
+"""
+
+
+class Verbs(click.Group):
+    """One file in commands/ is one verb; it is imported when it is called."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return list(catalogue.names("command"))
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        if name not in catalogue.names("command"):
+            return None
+        command: click.Command = catalogue.load("command", name)
+        return command
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = arguments[0]
+        if name not in catalogue.names("command"):
+            raise click.UsageError(f"no command named '{name}'; {suggestion(name, catalogue.names('command'))}")
+        return super().resolve_command(context, arguments)
+
+
+@click.group(cls=Verbs, invoke_without_command=True, epilog=EXAMPLES, context_settings={"max_content_width": 100})
+@click.version_option(__version__, "--version", prog_name="rigdyno", message="%(prog)s %(version)s")
+@click.option("--json", "as_json", is_flag=True, help="Without a command: one JSON document on stdout.")
+@click.option("--quiet", is_flag=True, help="Without a command: only the table and the verdict.")
+@click.option("--label", help="Without a command: what to call this rig in tables.")
+@click.option("--out", type=click.Path(file_okay=False), help="Without a command: where runs are kept.")
+@click.pass_context
+def rigdyno(context: click.Context, as_json: bool, quiet: bool, label: str | None, out: str | None) -> None:
+    """Measures what deep learning costs on this rig: time, memory, energy, privacy.
+
+    Without a command it takes a minute and says how fast this rig is."""
+    if context.invoked_subcommand is None:
+        command = catalogue.load("command", "run")
+        context.invoke(command, target="quick", as_json=as_json, quiet=quiet, label=label, out=out)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        code = rigdyno.main(args=arguments, prog_name="rigdyno", standalone_mode=False)
+    except click.ClickException as error:
+        return _complain(error.format_message(), EXIT_USAGE)
+    except RigdynoError as error:
+        return _complain(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        return _complain("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has gone (`| head`): not an error; keep Python from complaining when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    return code if isinstance(code, int) else EXIT_DONE
+
+
+def _complain(message: str, code: int) -> int:
+    click.echo(f"rigdyno: {' '.join(message.split())}", err=True)
+    return code

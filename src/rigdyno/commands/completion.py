@@ -1,0 +1,27 @@
+"""`rigdyno completion`: what a shell needs to complete rigdyno's words."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from rigdyno.errors import EXIT_DONE, UsageError
+
+
+@click.command("completion", short_help="What your shell needs to complete rigdyno's words.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(context: click.Context, shell: str) -> int:
+    """Prints the completion script.
+
+    \b
+    Examples:
+      rigdyno completion bash >> ~/.bashrc
+      rigdyno completion zsh  >> ~/.zshrc
+      rigdyno completion fish > ~/.config/fish/completions/rigdyno.fish
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise UsageError(f"no completion for {shell}")
+    click.echo(kind(context.find_root().command, {}, "rigdyno", "_RIGDYNO_COMPLETE").source())
+    return EXIT_DONE

@@ -1,0 +1,58 @@
+"""`rigdyno report`: the table of stored runs, in any format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rigdyno import api, catalogue
+from rigdyno.commands._shared import newest_or, out_option, rendered
+from rigdyno.errors import EXIT_DONE, RigdynoError
+from rigdyno.store.files import disk_errors
+
+
+@click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON.")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--format", "form", type=click.Choice(catalogue.names("format")), default="terminal", show_default=True)
+@click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write it there.")
+@out_option
+def command(runs: tuple[str, ...], form: str, output: str | None, out: str | None) -> int:
+    """The table of stored runs; without a RUN, of the newest.
+
+    \b
+    Examples:
+      rigdyno report
+      rigdyno report runs/device.20260101-120000 --format markdown
+      rigdyno report RUN RUN --format csv --output figures.csv
+    """
+    texts = [rendered(finished.view(), form) for finished in _readable(newest_or(runs, out))]
+    text = _joined(texts, form)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        with disk_errors(Path(output)):
+            Path(output).write_text(text, encoding="utf-8")
+    return EXIT_DONE
+
+
+def _readable(paths: list[Path]) -> list[api.Run]:
+    """Several runs: one that is damaged doesn't take the others with it."""
+    if len(paths) == 1:
+        return [api.load(paths[0])]
+    found = []
+    for path in paths:
+        try:
+            found.append(api.load(path))
+        except RigdynoError as error:
+            click.echo(f"rigdyno: warning: skipped: {error}", err=True)
+    return found
+
+
+def _joined(texts: list[str], form: str) -> str:
+    if form == "json" and len(texts) != 1:
+        return "[" + ",\n".join(text.rstrip() for text in texts) + "]\n"
+    if form == "csv":
+        header = texts[0].partition("\n")[0] + "\n" if texts else ""
+        return header + "".join(text.partition("\n")[2] for text in texts)
+    return "\n".join(texts)

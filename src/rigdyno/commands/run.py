@@ -1,0 +1,113 @@
+"""`rigdyno run`: measures a suite, a plan, a workload or a user's own step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rigdyno import api
+from rigdyno.commands._shared import out_option, rendered, root_of
+from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, UsageError
+from rigdyno.plan.load import Request, assignments, from_toml, overridden, sweeps
+from rigdyno.report.page import page_of
+from rigdyno.report.plan_text import plan_lines
+from rigdyno.report.progress import observer_for
+from rigdyno.schema.record import Completed, Failed, RunHead
+from rigdyno.store.folder import RunFolder
+from rigdyno.units import seconds_from
+
+EXAMPLES = """\b
+Examples:
+  rigdyno run device --budget 2m
+  rigdyno run device --soak 10m
+  rigdyno run tensor_add --set variant=corrected --sweep size=1024,4096,12288
+  rigdyno run train.py:step --set unit=image --repeat 3
+  rigdyno run plan.toml --dry-run
+"""
+
+
+@click.command("run", epilog=EXAMPLES, short_help="Measure a suite, a plan, a workload or your own step.")
+@click.argument("target", required=False, metavar="SUITE|PLAN.toml|WORKLOAD|FILE.py:FUNCTION")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option of the workload.")
+@click.option("--sweep", multiple=True, metavar="KEY=A,B", help="Every one of these values in turn.")
+@click.option("--budget", metavar="TIME", help="For everything together: 30s, 5m, 1h.")
+@click.option("--soak", metavar="TIME", help="One long run: burst against sustained, throttling recognised.")
+@click.option("--full", is_flag=True, help="The published size and length.")
+@click.option("--repeat", type=int, help="Processes for each configuration.")
+@click.option("--device", help="cpu, cuda, cuda:1, xpu, mps; else the best that is here.")
+@click.option("--threads", type=int, help="CPU threads of the framework.")
+@click.option("--seed", type=int, help="Of everything random.")
+@click.option("--label", help="What to call this rig in tables.")
+@click.option("--update", help="How a batch changes the parameters.")
+@click.option("--arrangement", help="How parties share the work.")
+@click.option("--launcher", help="How workers are started; inline for debugging.")
+@out_option
+@click.option("--resume", type=click.Path(file_okay=False), metavar="DIR", help="Run what an earlier run has left.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, and measure nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--quiet", is_flag=True, help="Only the table and the verdict.")
+def command(
+    target: str | None,
+    resume: str | None = None,
+    out: str | None = None,
+    dry_run: bool = False,
+    as_json: bool = False,
+    quiet: bool = False,
+    **flags: Any,
+) -> int:
+    """Measures a suite, a plan, a workload or your own step.
+
+    Every configuration runs in a fresh process; every step is kept in the run folder."""
+    if resume is not None:
+        folder, head = _resumed(resume, target, flags)
+    else:
+        head = api.prepare(_request(target, flags))
+    talk = not (as_json or quiet)
+    if talk or dry_run:
+        click.echo("\n".join(plan_lines(head, root_of(out), page_of(), every_cell=dry_run)))
+    if dry_run:
+        return EXIT_DONE
+    if resume is None:
+        folder = api.start(head, root_of(out))
+    finished = api.carry_out(folder, head, observer_for(quiet=quiet))
+    click.echo(_rendered(finished, as_json, quiet), nl=False)
+    return _exit_code(finished)
+
+
+def _resumed(resume: str, target: str | None, flags: dict[str, Any]) -> tuple[RunFolder, RunHead]:
+    given = [name for name, value in {"a target": target, **flags}.items() if value not in (None, (), False)]
+    if given:
+        raise UsageError(f"--resume goes on with its own plan: leave out {', '.join(given)}")
+    folder = RunFolder.existing(Path(resume))
+    return folder, folder.head()
+
+
+def _request(target: str | None, flags: dict[str, Any]) -> Request:
+    fields = {name: value for name, value in flags.items() if name not in ("settings", "sweep", "budget", "soak")}
+    fields["options"] = dict(assignments(flags.get("settings") or (), "--set"))
+    fields["sweep"] = sweeps(flags.get("sweep") or ())
+    for name in ("budget", "soak"):
+        fields[f"{name}_seconds"] = seconds_from(flags[name]) if flags.get(name) else None
+    if target is not None and target.endswith(".toml"):
+        return overridden(from_toml(Path(target)), fields)
+    return overridden(Request(target=target or "", text_values=True), fields)
+
+
+def _rendered(finished: api.Run, as_json: bool, quiet: bool) -> str:
+    view = finished.view()
+    if as_json:
+        return rendered(view, "json")
+    if quiet:
+        import msgspec
+
+        view = msgspec.structs.replace(view, rigs=(), standing=(), closing=(), saved_in=(), next_commands=())
+    return rendered(view, "terminal")
+
+
+def _exit_code(finished: api.Run) -> int:
+    outcomes = [record.outcome for record in finished.records]
+    if any(isinstance(outcome, Failed) for outcome in outcomes):
+        return EXIT_FAILED
+    return EXIT_DONE if any(isinstance(outcome, Completed) for outcome in outcomes) else EXIT_NOTHING_MEASURED

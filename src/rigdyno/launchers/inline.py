@@ -1,0 +1,35 @@
+"""The cell in this very process, for debugging: a breakpoint works, a crash takes rigdyno with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from rigdyno.contracts import Exit, Requirement
+from rigdyno.schema.spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inline:
+    """This very process, for debugging"""
+
+    requires: ClassVar[tuple[Requirement, ...]] = ()
+
+    def start(self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int]) -> InlineLaunch:
+        return InlineLaunch(worker(cell_folder))
+
+
+class InlineLaunch:
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def wait(self, seconds: float) -> bool:
+        return True
+
+    def exits(self) -> Sequence[Exit]:
+        return [Exit(self._code)]
+
+    def stop(self) -> None:
+        pass

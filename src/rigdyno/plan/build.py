@@ -1,0 +1,77 @@
+"""From names and options to the things themselves: in the plan to ask them, in the worker to use them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, cast, get_type_hints
+
+import msgspec
+
+from rigdyno import catalogue
+from rigdyno.contracts import Arrangement, Update, Workload
+from rigdyno.errors import BadValue, UnknownName
+from rigdyno.schema.spec import RunSpec, Value
+
+
+def workload_of(spec: RunSpec) -> Workload:
+    if is_function(spec.workload):
+        return function_workload(spec.workload, spec.options)
+    kind = catalogue.load("workload", spec.workload)
+    catalogue.demand(kind.requires, f"workload {spec.workload}")
+    return cast(Workload, configured(kind, spec.workload, spec.options))
+
+
+def update_of(spec: RunSpec) -> Update:
+    kind = catalogue.load("update", spec.update)
+    catalogue.demand(kind.requires, f"update {spec.update}")
+    return cast(Update, kind())
+
+
+def arrangement_of(spec: RunSpec) -> Arrangement:
+    kind = catalogue.load("arrangement", spec.arrangement)
+    catalogue.demand(kind.requires, f"arrangement {spec.arrangement}")
+    return cast(Arrangement, kind())
+
+
+def is_function(target: str) -> bool:
+    """FILE.py:FUNCTION, a user's own step."""
+    return ".py:" in target
+
+
+def function_workload(target: str, options: Mapping[str, Value]) -> Workload:
+    from rigdyno.workloads._function import Function
+
+    file, _, function = target.rpartition(":")
+    arguments = dict(options)
+    unit = str(arguments.pop("unit", "step"))
+    return Function(file=file, function=function, unit=unit, arguments=arguments)
+
+
+def configured(kind: type, name: str, options: Mapping[str, Value]) -> Any:
+    """The constructor is the configuration: an unknown key or a wrong type is an error before anything runs."""
+    known = option_types(kind)
+    for key in options:
+        if key not in known:
+            raise UnknownName(f"option of {name}", key, known)
+    return kind(**{key: converted(value, known[key], key) for key, value in options.items()})
+
+
+def option_types(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def converted(value: Value, wanted: Any, key: str, *, text: bool = False) -> Value:
+    """The value as the option's type; `text` admits a number written as text, as on a command line."""
+    try:
+        return cast(Value, msgspec.convert(value, wanted, strict=not text))
+    except msgspec.ValidationError:
+        raise BadValue(f"{key} must be {_named(wanted)}, not {value!r}") from None
+
+
+def _named(wanted: Any) -> str:
+    choices = getattr(wanted, "__args__", None)
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return f"one of {', '.join(choices)}"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(wanted, str(wanted))

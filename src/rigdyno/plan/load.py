@@ -1,0 +1,152 @@
+"""What the user asks for, from flags or from a TOML plan that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rigdyno.errors import BadValue, UnknownName, UsageError
+from rigdyno.schema.spec import Value
+from rigdyno.toml import line_of, read_toml
+from rigdyno.units import seconds_from
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan before anything is known about the machine. None: the default of whatever is run."""
+
+    target: str = ""
+    options: dict[str, Value] = {}
+    sweep: dict[str, tuple[Value, ...]] = {}
+    budget_seconds: float | None = None
+    soak_seconds: float | None = None
+    full: bool = False
+    repeat: int | None = None
+    device: str | None = None
+    threads: int | None = None
+    seed: int = 0
+    label: str | None = None
+    update: str = "plain"
+    arrangement: str = "single"
+    launcher: str | None = None
+    text_values: bool = False  # options came as text: '12' may be a number
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(request: Request) -> None:
+    twice = sorted(set(request.options) & set(request.sweep))
+    if twice:
+        raise UsageError(f"'{twice[0]}' is both set and swept; choose one")
+    if request.soak_seconds is not None and request.budget_seconds is not None:
+        raise UsageError("a soak is as long as it says: give --soak or --budget, not both")
+    if request.soak_seconds is not None and request.full:
+        raise UsageError("--soak and --full are two different runs; choose one")
+    for name, number in (("repeat", request.repeat), ("threads", request.threads)):
+        if number is not None and number < 1:
+            raise BadValue(f"{name} must be at least 1, not {number}")
+    if request.seed < 0:
+        raise BadValue(f"seed must not be negative, it is {request.seed}")
+    empty = [key for key, values in request.sweep.items() if not values]
+    if empty:
+        raise BadValue(f"the sweep over '{empty[0]}' has no value")
+
+
+def assignments(pairs: Sequence[str], flag: str) -> dict[str, str]:
+    """`--set key=value`, given any number of times."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key.strip():
+            raise BadValue(f"{flag} takes key=value, not '{pair}'")
+        if key.strip() in found:
+            raise BadValue(f"{flag} gives '{key.strip()}' twice")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def sweeps(pairs: Sequence[str]) -> dict[str, tuple[Value, ...]]:
+    return {
+        key: tuple(value.strip() for value in values.split(",") if value.strip())
+        for key, values in assignments(pairs, "--sweep").items()
+    }
+
+
+_DURATIONS = {"budget": "budget_seconds", "soak": "soak_seconds"}
+_TABLES = ("set", "sweep")
+_PLAIN = {
+    "target": str, "full": bool, "repeat": int, "device": str, "threads": int, "seed": int,
+    "label": str, "update": str, "arrangement": str, "launcher": str,
+}  # fmt: skip
+
+
+def from_toml(path: Path) -> Request:
+    document = read_toml(path)
+    known = (*_PLAIN, *_DURATIONS, *_TABLES)
+    for key in document:
+        if key not in known:
+            raise UnknownName("key of a plan", key, known, where=f"{_at(path, key)}: ")
+    if "target" not in document:
+        raise BadValue(f'{path}: a plan needs a target, e.g. target = "device"')
+    fields = {key: _plain(path, key, document[key]) for key in _PLAIN if key in document}
+    fields |= {_DURATIONS[key]: _duration(path, key, document[key]) for key in _DURATIONS if key in document}
+    fields |= {"options": _options(path, document.get("set", {})), "sweep": _sweep(path, document.get("sweep", {}))}
+    try:
+        return Request(**fields)
+    except UsageError as error:
+        raise BadValue(f"{path}: {error}") from None
+
+
+def _at(path: Path, key: str, table: str = "") -> str:
+    line = line_of(path, key, table)
+    return f"{path}:{line}" if line else str(path)
+
+
+def _plain(path: Path, key: str, value: Any) -> Any:
+    wanted = _PLAIN[key]
+    if type(value) is not wanted:
+        words = {str: "text in quotes", bool: "true or false", int: "a whole number"}[wanted]
+        raise BadValue(f"{_at(path, key)}: {key} must be {words}, not {value!r}")
+    return value
+
+
+def _duration(path: Path, key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise BadValue(f'{_at(path, key)}: {key} must be a duration such as "5m", not {value!r}')
+    try:
+        return seconds_from(value)
+    except BadValue as error:
+        raise BadValue(f"{_at(path, key)}: {key}: {error}") from None
+
+
+def _options(path: Path, table: Any) -> dict[str, Value]:
+    _require_table(path, "set", table)
+    for key, value in table.items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise BadValue(f"{_at(path, key, 'set')}: {key} must be a number, text, true or false, not {value!r}")
+    return dict(table)
+
+
+def _sweep(path: Path, table: Any) -> dict[str, tuple[Value, ...]]:
+    _require_table(path, "sweep", table)
+    for key, values in table.items():
+        if not isinstance(values, list) or not all(isinstance(value, (bool, int, float, str)) for value in values):
+            raise BadValue(f"{_at(path, key, 'sweep')}: {key} must be a list such as [1, 2, 4], not {values!r}")
+    return {key: tuple(values) for key, values in table.items()}
+
+
+def _require_table(path: Path, name: str, table: Any) -> None:
+    if not isinstance(table, Mapping):
+        raise BadValue(f"{_at(path, name)}: {name} must be a table: [{name}], then key = value")
+
+
+def overridden(plan: Request, flags: Mapping[str, Any]) -> Request:
+    """Flags win over the file; options are merged key by key."""
+    given = {key: value for key, value in flags.items() if value not in (None, {}, False, "")}
+    for table in ("options", "sweep"):
+        if table in given:
+            given[table] = {**getattr(plan, table), **given[table]}
+    return msgspec.structs.replace(plan, **given)

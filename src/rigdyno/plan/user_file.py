@@ -1,0 +1,47 @@
+"""A user's own step, looked up without running their file: running it is the worker's business."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rigdyno.errors import UnknownName, UsageError
+
+
+def require_function(target: str) -> None:
+    """FILE.py:FUNCTION must name a function that the file defines, imports or assigns."""
+    file, _, function = target.rpartition(":")
+    names = set(_names(_parsed(file).body))
+    if function not in names and "*" not in names:
+        raise UnknownName("function", function, names - {"*"}, where=f"{file}: ")
+
+
+def _parsed(file: str) -> ast.Module:
+    try:
+        return ast.parse(Path(file).read_bytes(), filename=file)
+    except FileNotFoundError:
+        raise UsageError(f"no file {file} here") from None
+    except OSError as error:
+        raise UsageError(f"can't read {file}: {(error.strerror or str(error)).lower()}") from None
+    except SyntaxError as error:
+        raise UsageError(f"{file}:{error.lineno} is not Python: {error.msg}") from None
+    except ValueError as error:
+        raise UsageError(f"{file} is not Python: {error}") from None
+
+
+def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """What the file's top level binds, branches of `if`, `try` and `with` included."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        else:
+            yield from (
+                name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+            )
+            for field in ("body", "orelse", "finalbody"):
+                yield from _names(getattr(node, field, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _names(handler.body)

@@ -1,0 +1,152 @@
+"""What the whole machine is going through: cores, pressure, memory, clocks, temperatures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rigdyno.probes._files import OpenFile, number
+
+IDLE, IO_WAIT, STEAL, FIELDS = 3, 4, 7, 8  # of a core's line in /proc/stat; what follows is counted in 'user' already
+CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
+NOT_TEMPERATURES = ("pmic", "iwlwifi")  # a constant 100 on some boards; a radio
+
+
+class Cores:
+    """Shares of time since the last read, from the kernel's tick counts."""
+
+    def __init__(self, proc: Path) -> None:
+        self._file = OpenFile(proc / "stat")
+        self._last = self._counts()
+        self.names = [name for name in self._last if name != "cpu"]
+
+    def read(self) -> tuple[list[float], float]:
+        """The usage of each core, and the share of all cores that the hypervisor gave to others."""
+        last, self._last = self._last, self._counts()
+        ticks = {name: _since(last.get(name), now) for name, now in self._last.items()}
+        usage = [_busy_share(ticks.get(name)) for name in self.names]
+        return usage, _share(ticks.get("cpu"), STEAL)
+
+    def _counts(self) -> dict[str, list[int]]:
+        text = self._file.read() or b""
+        counts = {}
+        for line in text.split(b"\n"):
+            if not line.startswith(b"cpu"):
+                break
+            name, *fields = line.split()
+            counts[name.decode()] = [int(field) for field in fields[:FIELDS]]
+        return counts
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _since(last: list[int] | None, now: list[int]) -> list[int]:
+    return [after - before for before, after in zip(last or now, now, strict=False)]
+
+
+def _busy_share(ticks: list[int] | None) -> float:
+    """Stolen time was not used here."""
+    idle = _share(ticks, IDLE) + _share(ticks, IO_WAIT) + _share(ticks, STEAL)
+    return min(1.0, max(0.0, 1.0 - idle)) if not math.isnan(idle) else math.nan
+
+
+def _share(ticks: list[int] | None, field: int) -> float:
+    if ticks is None or len(ticks) <= field or sum(ticks) <= 0:
+        return math.nan
+    return max(0, ticks[field]) / sum(ticks)
+
+
+class Pressure:
+    """How long at least one task waited for a resource since the last read, in microseconds."""
+
+    def __init__(self, proc: Path, resource: str) -> None:
+        self._file = OpenFile(proc / "pressure" / resource)
+        self._last_us = self._total_us()
+
+    def read_us(self) -> float:
+        last, self._last_us = self._last_us, self._total_us()
+        return self._last_us - last
+
+    def _total_us(self) -> float:
+        some = (self._file.read() or b"").partition(b"\n")[0]
+        return number(some.partition(b"total=")[2])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Memory:
+    def __init__(self, proc: Path) -> None:
+        self._file = OpenFile(proc / "meminfo")
+
+    def available_bytes(self) -> float:
+        line = (self._file.read() or b"").partition(b"MemAvailable:")[2].partition(b"kB")[0]
+        return number(line) * 1024
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Frequency:
+    """The mean clock of the cores, from cpufreq, else from /proc/cpuinfo."""
+
+    def __init__(self, root: Path) -> None:
+        self._files = _opened(root / "sys/devices/system/cpu", "cpu[0-9]*/cpufreq/scaling_cur_freq")
+        self._cpuinfo = None if self._files else OpenFile(root / "proc/cpuinfo")
+
+    def read_mhz(self) -> float:
+        if self._cpuinfo is None:
+            return _mean([number(file.read()) / 1000 for file in self._files])
+        text = self._cpuinfo.read() or b""
+        if b"aperfmperf" not in text:  # then 'cpu MHz' is the nominal clock, as in most virtual machines
+            return math.nan
+        lines = [line for line in text.split(b"\n") if line.startswith(b"cpu MHz")]
+        return _mean([number(line.partition(b":")[2]) for line in lines])
+
+    def close(self) -> None:
+        for file in [*self._files, *([self._cpuinfo] if self._cpuinfo else [])]:
+            file.close()
+
+
+class Temperature:
+    """The hottest of the thermal zones and of the processor's own sensors."""
+
+    def __init__(self, root: Path) -> None:
+        zones = root / "sys/class/thermal"
+        self._files = [
+            OpenFile(zone / "temp") for zone in zones.glob("thermal_zone*") if not _is_no_temperature(zone / "type")
+        ]
+        for sensor in (root / "sys/class/hwmon").glob("hwmon*"):
+            if _text(sensor / "name") in CPU_SENSORS:
+                self._files += _opened(sensor, "temp*_input")
+
+    def read_c(self) -> float:
+        known = [value for file in self._files if not math.isnan(value := number(file.read()))]
+        return max(known) / 1000 if known else math.nan
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+def _opened(folder: Path, pattern: str) -> list[OpenFile]:
+    files = [OpenFile(path) for path in sorted(folder.glob(pattern))]
+    return [file for file in files if file.is_open]
+
+
+def _is_no_temperature(path: Path) -> bool:
+    return _text(path).lower().startswith(NOT_TEMPERATURES)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

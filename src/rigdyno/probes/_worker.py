@@ -1,0 +1,147 @@
+"""What the worker's own threads went through: how long they ran, and how long they stood in the run queue."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from rigdyno.probes._files import OpenFile
+
+PAGE_BYTES = mmap.PAGESIZE
+# Fields of /proc/PID/stat behind the command's name, which may itself hold spaces and brackets.
+MAJOR_FAULTS, RESIDENT_PAGES = 9, 21
+
+
+class _Thread:
+    """Counts from when it was first seen: what a thread did before belongs to no interval."""
+
+    def __init__(self, folder: Path) -> None:
+        self.schedule = OpenFile(folder / "schedstat")
+        self.status = OpenFile(folder / "status")
+        self.ran_ns, self.waited_ns = _schedule(self.schedule.read()) or (0, 0)
+        self.switches = _involuntary(self.status.read())
+
+    def close(self) -> None:
+        self.schedule.close()
+        self.status.close()
+
+
+class _Process:
+    def __init__(self, folder: Path) -> None:
+        self.stat = OpenFile(folder / "stat")
+        self.major_faults = (_usage(self.stat.read()) or (0, 0))[0]
+
+    def close(self) -> None:
+        self.stat.close()
+
+
+Followed = TypeVar("Followed", _Thread, _Process)
+
+
+class Worker:
+    """The worker's processes with all their children; every method gives what has been since it was last asked."""
+
+    def __init__(self, proc: Path, pids: Callable[[], Sequence[int]]) -> None:
+        self._proc, self._pids = proc, pids
+        self._threads: dict[Path, _Thread] = {}
+        self._processes: dict[Path, _Process] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Lists the tree anew: threads come and go."""
+        processes = _tree(self._proc, self._pids())
+        _follow(self._processes, processes, _Process)
+        _follow(self._threads, [folder for process in processes for folder in _tasks(process)], _Thread)
+
+    def scheduling_ns(self) -> tuple[float, float]:
+        """Time on a core and time in the run queue, summed over the threads."""
+        ran = waited = 0
+        readable = False
+        for thread in self._threads.values():
+            now = _schedule(thread.schedule.read())
+            if now is not None:
+                readable = True
+                ran += now[0] - thread.ran_ns
+                waited += now[1] - thread.waited_ns
+                thread.ran_ns, thread.waited_ns = now
+        return (ran, waited) if readable else (math.nan, math.nan)
+
+    def faults_and_memory(self) -> tuple[float, float]:
+        """Major faults, and the memory that is resident now in bytes."""
+        faults = pages = 0
+        readable = False
+        for process in self._processes.values():
+            now = _usage(process.stat.read())
+            if now is not None:
+                readable = True
+                faults += now[0] - process.major_faults
+                pages += now[1]
+                process.major_faults = now[0]
+        return (faults, pages * PAGE_BYTES) if readable else (math.nan, math.nan)
+
+    def involuntary_switches(self) -> float:
+        switches = 0.0
+        readable = False
+        for thread in self._threads.values():
+            now = _involuntary(thread.status.read())
+            if now is not None:
+                readable = True
+                switches += now - (thread.switches or 0)
+                thread.switches = now
+        return switches if readable else math.nan
+
+    def close(self) -> None:
+        _follow(self._threads, [], _Thread)
+        _follow(self._processes, [], _Process)
+
+
+def _follow(known: dict[Path, Followed], now: Sequence[Path], kind: Callable[[Path], Followed]) -> None:
+    """Closes those that are gone, opens those that are new."""
+    for gone in known.keys() - set(now):
+        known.pop(gone).close()
+    for folder in now:
+        if folder not in known:
+            known[folder] = kind(folder)
+
+
+def _tree(proc: Path, pids: Sequence[int]) -> list[Path]:
+    found: dict[int, Path] = {}
+    waiting = list(pids)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found[pid] = proc / str(pid)
+            waiting += [child for task in _tasks(found[pid]) for child in _children(task)]
+    return list(found.values())
+
+
+def _tasks(process: Path) -> list[Path]:
+    try:
+        return list((process / "task").iterdir())
+    except OSError:  # it ended
+        return []
+
+
+def _children(task: Path) -> list[int]:
+    try:
+        return [int(pid) for pid in (task / "children").read_bytes().split()]
+    except OSError:
+        return []
+
+
+def _schedule(text: bytes | None) -> tuple[int, int] | None:
+    fields = (text or b"").split()
+    return (int(fields[0]), int(fields[1])) if len(fields) >= 2 else None
+
+
+def _usage(text: bytes | None) -> tuple[int, int] | None:
+    fields = (text or b"").rpartition(b")")[2].split()
+    return (int(fields[MAJOR_FAULTS]), int(fields[RESIDENT_PAGES])) if len(fields) > RESIDENT_PAGES else None
+
+
+def _involuntary(text: bytes | None) -> int | None:
+    _, found, rest = (text or b"").partition(b"nonvoluntary_ctxt_switches:")
+    return int(rest.split(None, 1)[0]) if found else None

@@ -1,0 +1,54 @@
+"""What Rigdyno's child processes have in common."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def child_command(module: str, *arguments: str) -> list[str]:
+    """Runs a module of Rigdyno; the working folder's own `random.py` must not shadow the library's."""
+    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *safe_path, "-m", module, *arguments]
+
+
+def die_with_parent() -> None:
+    """So that `kill -9` of `rigdyno` leaves no worker behind that keeps the machine busy."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def offer_to_oom_killer() -> None:
+    """If memory runs out, the kernel takes the worker, not the shell or the desktop."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    except OSError:
+        return  # not Linux, or not allowed: the kernel then chooses by size, which is the worker as well
+
+
+def peak_memory_bytes() -> int | None:
+    """VmHWM of this process: ru_maxrss would include what its parent was before exec."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def write_pid(folder: Path, name: str) -> None:
+    (folder / f"{name}.pid").write_text(str(os.getpid()))
+
+
+def signal_name(code: int) -> str:
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,54 @@
+"""The published figures, as data with their sources and notes. They are shown as published, never mixed with ours."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from importlib.resources import files
+
+TENSOR_ADD_SIZE = 12288
+# The published loop is an in-place addition: one read and one write of a float32 matrix.
+TENSOR_ADD_BYTES = 2 * 4 * TENSOR_ADD_SIZE**2
+
+
+@dataclass(frozen=True)
+class PublishedAdd:
+    source: str
+    device: str
+    kind: str  # "cpu", "gpu", "unknown"
+    iterations_per_s: float
+    nominal_bytes_per_s: float | None  # of the device's memory, by its data sheet
+    note: str
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.iterations_per_s * TENSOR_ADD_BYTES
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the figure can't be what it seems."""
+        nominal = self.nominal_bytes_per_s
+        if nominal is not None and self.bytes_per_s > nominal:
+            return f"moves {self.bytes_per_s / 1e9:.0f} GB/s, more than the {nominal / 1e9:.0f} GB/s of this memory"
+        return None
+
+
+def tensor_add() -> tuple[PublishedAdd, ...]:
+    return tuple(_row(row) for row in _table("tensor_add.csv"))
+
+
+def _row(row: dict[str, str]) -> PublishedAdd:
+    nominal = row["nominal_gb_per_s"]
+    return PublishedAdd(
+        source=row["source"],
+        device=row["device"],
+        kind=row["kind"],
+        iterations_per_s=float(row["iterations_per_s"]),
+        nominal_bytes_per_s=float(nominal) * 1e9 if nominal else None,
+        note=row["note"],
+    )
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    text = files("rigdyno.reference").joinpath(name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))

@@ -1,0 +1,59 @@
+"""One entry of a table as text, the same in every textual format."""
+
+from __future__ import annotations
+
+from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.view import Entry, Published, Share, Text
+from rigdyno.units import scaled, show_number, show_percent
+
+NOTHING = "—"
+
+
+def entry_text(entry: Entry | None) -> str:
+    if isinstance(entry, Estimate):
+        return estimate_text(entry)
+    if isinstance(entry, Published):
+        return published_text(entry)
+    if isinstance(entry, Share):
+        return show_percent(entry.value)
+    if isinstance(entry, Text):
+        return entry.text
+    return NOTHING if isinstance(entry, Missing) else ""
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """`31.2 it/s [30.9, 31.5]`: value and interval with one prefix."""
+    number, prefix, factor = prefixed(estimate.value, estimate.unit)
+    if estimate.n < 2:
+        return f"{show_number(number)} {prefix}{estimate.unit}"
+    low, high = estimate.low * factor, estimate.high * factor
+    return f"{show_number(number)} {prefix}{estimate.unit} [{show_number(low)}, {show_number(high)}]"
+
+
+def published_text(entry: Published) -> str:
+    """With the digits that were published, no more."""
+    number, prefix, _ = prefixed(entry.value, entry.unit)
+    digits = show_number(number) if prefix else f"{number:g}"
+    return f"{digits} {prefix}{entry.unit}"
+
+
+def scaled_text(value: float, unit: str) -> str:
+    number, prefix, _ = prefixed(value, unit)
+    return f"{show_number(number)} {prefix}{unit}"
+
+
+def prefixed(value: float, unit: str) -> tuple[float, str, float]:
+    """Seconds go down (ms, us), everything else up; iterations and images are counted without a prefix."""
+    if unit.startswith("s/") or unit == "s":
+        for prefix, factor in (("", 1.0), ("m", 1e3), ("u", 1e6), ("n", 1e9)):
+            if value * factor >= 1 or prefix == "n":
+                return value * factor, prefix, factor
+    if unit in ("B", "B/s", "FLOP/s", "voxel/s"):
+        number, prefix = scaled(value)
+        return number, prefix, number / value if value else 1.0
+    return value, "", 1.0
+
+
+def missing_reasons(entries: dict[str, Entry]) -> list[str]:
+    """Each reason once."""
+    return list(dict.fromkeys(entry.reason for entry in entries.values() if isinstance(entry, Missing)))

@@ -1,0 +1,47 @@
+"""The report as CSV: a line a figure, with everything that belongs to it."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from rigdyno.report.page import Page
+from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.view import Entry, Published, Row, Share, Table, Text, View
+
+FIELDS = (
+    "table", "row", "figure", "origin", "value", "low", "high", "unit", "confidence", "n", "method", "status", "reason",
+)  # fmt: skip
+
+
+def render(view: View, _page: Page) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    for table in view.tables:
+        for row in table.rows:
+            writer.writerows(_lines(table, row))
+    return buffer.getvalue()
+
+
+def _lines(table: Table, row: Row) -> list[dict[str, object]]:
+    texts = [entry.text for entry in row.entries.values() if isinstance(entry, Text)]
+    common = {"table": table.title, "row": texts[0] if texts else "", "origin": row.origin, "status": row.status or ""}
+    return [
+        {**common, "figure": key, **fields}
+        for key, entry in row.entries.items()
+        if (fields := _fields(entry)) is not None
+    ]
+
+
+def _fields(entry: Entry) -> dict[str, object] | None:
+    if isinstance(entry, Estimate):
+        names = ("value", "low", "high", "unit", "confidence", "n", "method")
+        return {name: getattr(entry, name) for name in names}
+    if isinstance(entry, Share):
+        return {"value": entry.value, "low": entry.low, "high": entry.high, "unit": f"of {entry.of}"}
+    if isinstance(entry, Published):
+        return {"value": entry.value, "unit": entry.unit, "method": f"published: {entry.source}"}
+    if isinstance(entry, Missing):
+        return {"reason": entry.reason}
+    return None

@@ -1,0 +1,45 @@
+"""The report as Markdown, for a README or an issue."""
+
+from __future__ import annotations
+
+from rigdyno.report.format_entry import entry_text
+from rigdyno.report.formats.terminal import has_last_column, table_notes
+from rigdyno.report.page import Page
+from rigdyno.report.plot import plot_lines
+from rigdyno.schema.view import Row, Table, View
+
+
+def render(view: View, page: Page) -> str:
+    parts = [f"## {view.title}", *view.rigs]
+    parts += [_table(table) for table in view.tables]
+    parts += ["```\n" + "\n".join(plot_lines(plot, page.width)) + "\n```" for plot in view.plots]
+    if view.validity is not None:
+        reasons = "".join(f"\n- {reason.code}: {reason.sentence}" for reason in view.validity.reasons)
+        parts.append(f"Verdict: **{view.validity.verdict}**{reasons}")
+    parts += [*view.standing, *view.closing]
+    parts += [f"Warning: {warning}" for warning in view.warnings]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(table: Table) -> str:
+    with_status = has_last_column(table)
+    titles = [f"{column.title} {column.unit}".strip() for column in table.columns] + ["verdict"] * with_status
+    rules = ["---:" if column.numeric else ":---" for column in table.columns] + [":---"] * with_status
+    lines = [f"**{_cell(table.title)}**", "", _line(titles), _line(rules)]
+    lines += [_line(_row(table, row, with_status)) for row in table.rows]
+    notes = [f"- {_cell(note)}" for note in (*table_notes(table), *table.notes)]
+    return "\n".join([*lines, "", *notes] if notes else lines)
+
+
+def _row(table: Table, row: Row, with_status: bool) -> list[str]:
+    cells = [_cell(entry_text(row.entries.get(column.key))) for column in table.columns]
+    return [*cells, row.status or row.origin] if with_status else cells
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(text: str) -> str:
+    """What a table's cell must not hold: a bar, a line break, or markup out of somebody's label."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

@@ -1,0 +1,117 @@
+"""The report on a terminal, or as plain text in a pipe."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table as RichTable
+
+from rigdyno.report.format_entry import entry_text, missing_reasons
+from rigdyno.report.page import Page
+from rigdyno.report.plot import plot_lines
+from rigdyno.schema.estimate import Estimate, Validity
+from rigdyno.schema.view import Row, Table, Text, View
+
+_STATUS_STYLES = {"VALID": "green", "SUSPECT": "yellow", "INVALID": "bold red", "FAILED": "bold red", "SKIPPED": "dim"}
+
+WIDE = 110  # columns from which on a value and its interval stand side by side
+
+
+def render(view: View, page: Page) -> str:
+    buffer = StringIO()
+    console = Console(
+        file=buffer,
+        width=page.width,
+        force_terminal=page.colour,
+        no_color=not page.colour,
+        highlight=False,
+        soft_wrap=False,
+    )
+    console.print(f"[bold]{escape(view.title)}[/bold]")
+    for rig in view.rigs:
+        console.print(escape(rig), style="dim")
+    for table in view.tables:
+        _table(console, table, page)
+    for plot in view.plots:
+        console.print()
+        console.print("\n".join(plot_lines(plot, page.width)), markup=False, no_wrap=True, crop=False)
+    _sentences(console, view)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def _table(console: Console, table: Table, page: Page) -> None:
+    console.print()
+    drawn = RichTable(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=escape(table.title), title_justify="left", title_style=""
+    )
+    for column in table.columns:
+        title = f"{column.title} {column.unit}".strip()
+        drawn.add_column(title, justify="right" if column.numeric else "left", overflow="fold")
+    if has_last_column(table):
+        drawn.add_column("verdict")
+    for row in table.rows:
+        drawn.add_row(*_cells(table, row, page), style="dim" if row.origin == "published" else "")
+    console.print(drawn)
+    for note in (*table_notes(table), *table.notes):
+        console.print(Padding(escape(note), (0, 0, 0, 2)), style="dim")
+
+
+def has_last_column(table: Table) -> bool:
+    """The one that tells a verdict from 'published'."""
+    return any(row.status or row.origin == "published" for row in table.rows)
+
+
+def _cells(table: Table, row: Row, page: Page) -> list[str]:
+    texts = [entry_text(row.entries.get(column.key)) for column in table.columns]
+    if page.width < WIDE:
+        texts = [text.replace(" [", "\n[") for text in texts]  # an interval stays in one piece
+    cells = [escape(text) for text in texts]
+    if row.status:
+        style = _STATUS_STYLES[row.status]
+        cells.append(f"[{style}]{row.status}[/{style}]")
+    elif has_last_column(table):
+        cells.append("published")
+    return cells
+
+
+def table_notes(table: Table) -> list[str]:
+    """Why a figure is missing, and how the intervals were made: each once."""
+    notes = []
+    for row in table.rows:
+        name = next((entry.text for entry in row.entries.values() if isinstance(entry, Text)), "")
+        notes += [f"{name}: {note}" for note in (*missing_reasons(row.entries), *row.notes)]
+    methods = dict.fromkeys(
+        f"[low, high]: {entry.confidence:.0%} interval, {entry.method}".replace("%", " %")
+        for row in table.rows
+        for entry in row.entries.values()
+        if isinstance(entry, Estimate) and entry.n > 1
+    )
+    return [*notes, *methods]
+
+
+def _sentences(console: Console, view: View) -> None:
+    console.print()
+    if view.validity is not None:
+        _verdict(console, view.validity)
+    for sentence in (*view.standing, *view.closing):
+        console.print(escape(sentence))
+    for warning in view.warnings:
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
+    for place in view.saved_in:
+        console.print(f"Saved in {escape(place)}")
+    if view.next_commands:
+        console.print("\nWorth trying next:")
+        for command in view.next_commands:
+            console.print(f"  {escape(command)}")
+
+
+def _verdict(console: Console, validity: Validity) -> None:
+    style = _STATUS_STYLES[validity.verdict]
+    clear = "" if validity.reasons else ": nothing found that would spoil the figures"
+    console.print(f"Verdict: [{style}]{validity.verdict}[/{style}]{clear}")
+    for reason in validity.reasons:
+        console.print(Padding(escape(f"{reason.code}: {reason.sentence}"), (0, 0, 0, 2)))

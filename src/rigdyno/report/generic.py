@@ -1,0 +1,106 @@
+"""The table for what belongs to no suite: a single workload, a sweep, a user's own step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rigdyno.report.format_entry import scaled_text
+from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, Text
+from rigdyno.units import rate_unit, show_percent
+
+COLUMNS = (
+    Column(key="what", title="what", numeric=False),
+    Column(key="rate", title="rate"),
+    Column(key="step", title="step, median"),
+    Column(key="memory", title="memory"),
+    Column(key="n", title="n"),
+)
+
+
+def presentation(measurements: Sequence[Measurement]) -> Presentation:
+    names = _names(measurements)
+    rows = [row for name, found in zip(names, measurements, strict=True) for row in _rows(name, found)]
+    notes = dict.fromkeys(note for measurement in measurements for note in measurement.facts.notes)
+    workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
+    return Presentation(
+        title=", ".join(workloads),
+        tables=(Table(title=_settings(measurements), columns=COLUMNS, rows=tuple(rows), notes=tuple(notes)),),
+        plots=tuple(_soak_plot(m) for m in measurements if m.soak is not None),
+        closing=tuple(_held(m) for m in measurements if m.soak is not None),
+    )
+
+
+def _names(measurements: Sequence[Measurement]) -> list[str]:
+    """The options that differ; the workload where none does."""
+    differing = [key for key in _keys(measurements) if len({m.spec.options.get(key) for m in measurements}) > 1]
+    return [
+        ", ".join(f"{key}={m.spec.options[key]}" for key in differing if key in m.spec.options) or m.spec.workload
+        for m in measurements
+    ]
+
+
+def _settings(measurements: Sequence[Measurement]) -> str:
+    """What is the same for all rows."""
+    if not measurements:
+        return "nothing was measured"
+    first = measurements[0].spec
+    same = [key for key in _keys(measurements) if len({m.spec.options.get(key) for m in measurements}) == 1]
+    parts = [f"{key}={first.options[key]}" for key in same]
+    parts += [f"device {first.device}"]
+    parts += [f"{first.threads} threads"] if first.threads is not None else []
+    return ", ".join(parts)
+
+
+def _keys(measurements: Sequence[Measurement]) -> list[str]:
+    return list(dict.fromkeys(key for measurement in measurements for key in measurement.spec.options))
+
+
+def _rows(name: str, measurement: Measurement) -> list[Row]:
+    if not measurement.kinds:
+        reason = measurement.throughput()
+        entries: dict[str, Entry] = {"what": Text(text=name), "rate": reason, "step": reason}
+        return [Row(entries=entries, status=measurement.status)]
+    only = len(measurement.kinds) == 1
+    return [
+        _row(name if only else f"{name}, {kind}", measurement, figures) for kind, figures in measurement.kinds.items()
+    ]
+
+
+def _row(name: str, measurement: Measurement, figures: KindFigures) -> Row:
+    unit = rate_unit(measurement.facts.unit)
+    return Row(
+        entries={
+            "what": Text(text=name),
+            "rate": figures.throughput.scaled(1.0, unit),
+            "step": figures.step_seconds,
+            "memory": _memory(measurement),
+            "n": Text(text=str(figures.throughput.n)),
+        },
+        status=measurement.status,
+    )
+
+
+def _memory(measurement: Measurement) -> Entry:
+    peaks = [record.peak_memory_bytes for record in measurement.records if record.peak_memory_bytes is not None]
+    if not peaks:
+        return Missing(reason="peak memory can't be read here")
+    peak = float(max(peaks))
+    method = "largest peak of the processes"
+    return Estimate(value=peak, low=peak, high=peak, confidence=0.0, n=1, unit="B", method=method)
+
+
+def _soak_plot(measurement: Measurement) -> Plot:
+    assert measurement.soak is not None
+    soak = measurement.soak
+    return Plot(title="rate over time", unit=rate_unit(measurement.facts.unit), seconds=soak.seconds, values=soak.rates)
+
+
+def _held(measurement: Measurement) -> str:
+    assert measurement.soak is not None
+    burst, sustained = measurement.soak.burst, measurement.soak.sustained
+    unit = rate_unit(measurement.facts.unit)
+    rates = f"{scaled_text(burst, unit)} at first, {scaled_text(sustained, unit)} at the end"
+    kept = show_percent(sustained / burst)
+    return f"Throttled: {rates} ({kept})." if measurement.soak.throttled else f"It held: {rates} ({kept})."

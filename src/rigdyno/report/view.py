@@ -1,0 +1,93 @@
+"""Gathers one run into the one view that every format renders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rigdyno import catalogue
+from rigdyno.contracts import Suite
+from rigdyno.report import generic
+from rigdyno.schema.estimate import Reason, Validity, Verdict
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.record import RunHead
+from rigdyno.schema.view import Presentation, View
+
+_ORDER: tuple[Verdict, ...] = ("VALID", "SUSPECT", "INVALID")
+
+
+def view_of(head: RunHead, measurements: Sequence[Measurement], saved_in: str, warnings: Sequence[str] = ()) -> View:
+    presented = _presented(head.plan.suite, measurements)
+    label = f"{head.plan.label}: " if head.plan.label else ""
+    return View(
+        title=presented.title,
+        rigs=(label + head.system.line(),),
+        tables=presented.tables,
+        plots=presented.plots,
+        validity=overall(measurements),
+        standing=presented.standing,
+        closing=presented.closing,
+        warnings=tuple(warnings),
+        saved_in=(saved_in,),
+        next_commands=next_commands(head, saved_in),
+    )
+
+
+def board_of(presented: Presentation, warnings: Sequence[str]) -> View:
+    """A leaderboard: rows of many runs."""
+    return View(
+        title=presented.title,
+        tables=presented.tables,
+        standing=presented.standing,
+        closing=presented.closing,
+        warnings=tuple(warnings),
+    )
+
+
+def _presented(suite: str | None, measurements: Sequence[Measurement]) -> Presentation:
+    if suite is None or suite not in catalogue.names("suite"):
+        return generic.presentation(measurements)
+    found: Suite = catalogue.load("suite", suite)()
+    return found.present(measurements)
+
+
+def overall(measurements: Sequence[Measurement]) -> Validity | None:
+    """The worst verdict, with every reason once and the cells it holds for."""
+    judged = [(measurement, measurement.validity) for measurement in measurements if measurement.validity is not None]
+    if not judged:
+        return None
+    worst = max((validity.verdict for _, validity in judged), key=_ORDER.index)
+    sentences: dict[str, Reason] = {}
+    where: dict[str, list[str]] = {}
+    for measurement, validity in judged:
+        for reason in validity.reasons:
+            sentences.setdefault(reason.code, reason)
+            where.setdefault(reason.code, []).append(_short_name(measurement))
+    reasons = tuple(
+        Reason(code=code, sentence=f"{reason.sentence} ({_places(where[code])})") for code, reason in sentences.items()
+    )
+    return Validity(verdict=worst, reasons=reasons)
+
+
+def _short_name(measurement: Measurement) -> str:
+    options = ", ".join(str(value) for value in measurement.spec.options.values())
+    return f"{measurement.spec.workload} {options}".strip()
+
+
+def _places(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def next_commands(head: RunHead, saved_in: str) -> tuple[str, ...]:
+    """Three that answer the next question."""
+    if head.plan.suite == "quick":
+        return (
+            "rigdyno run device            the whole suite, repeated, with every limit",
+            "rigdyno run train.py:step     your own training step, measured the same way",
+            "rigdyno doctor                what this machine can measure, and its traps",
+        )
+    return (
+        f"rigdyno show {saved_in}",
+        f"rigdyno report {saved_in} --format markdown",
+        *(("rigdyno leaderboard device",) if head.plan.suite == "device" else ("rigdyno list",)),
+    )

@@ -1,0 +1,156 @@
+"""The meter: when a step began and ended, when the warm-up is over, when it is enough.
+
+On the hot path a step costs a call and an addition; a clock is read once a row, and a row holds at least a millisecond.
+Rows are written between steps, outside of every timed interval.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from rigdyno.clock import Clock
+from rigdyno.schema.samples import STEP_STRUCT, WARM_UP, RowFile
+from rigdyno.schema.spec import Budget
+from rigdyno.units import NS_PER_MS, NS_PER_S
+
+MIN_WARM_UP_ROWS = 5
+MIN_WARM_UP_SHARE = 0.2  # of the budget: long steps must not spend all of it on warming up
+MAX_WARM_UP_SHARE = 0.5  # a stream that won't settle is measured all the same, and judged by its samples
+BLOCK_NS = 1 * NS_PER_MS  # shorter rows would measure the clock
+ASYNCHRONOUS_BLOCK_NS = 10 * NS_PER_MS  # synchronising stalls a device's queue: do it rarely
+FLUSH_NS = NS_PER_S // 2  # what a crash may cost
+BUFFER_ROWS = 4096
+
+_ROW = struct.Struct(STEP_STRUCT)
+
+
+def _nothing() -> None:
+    pass
+
+
+class StepMeter:
+    """One rank's meter. `budget=None`: the loop belongs to the user, and ends when they end it."""
+
+    def __init__(
+        self,
+        file: RowFile,
+        clock: Clock,
+        budget: Budget | None,
+        *,
+        kinds: int = 1,
+        synchronise: Callable[[], None] | None = None,
+        agree: Callable[[int], int] = lambda number: number,
+        settled: Callable[[Sequence[float]], bool],
+        warmed_up: Callable[[], None] = _nothing,
+    ) -> None:
+        self._file, self._budget, self._kinds = file, budget, kinds
+        self._clock, self._now_ns = clock, clock.now_ns
+        self._synchronise, self._agree, self._settled, self._warmed_up = synchronise, agree, settled, warmed_up
+        self._block_ns = BLOCK_NS if synchronise is None else ASYNCHRONOUS_BLOCK_NS
+        self._buffer = bytearray(BUFFER_ROWS * _ROW.size)
+        self._filled = 0
+        self._block, self._pending, self._items = 1, 0, 0.0
+        self._warm_up: list[float] = []  # ns per step
+        self._next_look = MIN_WARM_UP_ROWS
+        self._flags = WARM_UP
+        self._rows_left = math.inf
+        self._running = True
+        if synchronise is not None:
+            synchronise()
+        self._began_ns = self._start_ns = self._flushed_ns = self._now_ns()
+
+    def more(self) -> bool:
+        return self._running
+
+    def step(self, items: float = 1.0, kind: int = 0) -> None:
+        """Call it at the end of every step."""
+        self._pending += 1
+        self._items += items
+        if self._pending >= self._block:
+            self._end_row(kind)
+
+    def close(self) -> None:
+        """Writes what is left, a half-filled block included."""
+        if self._pending:
+            self._end_row(0)
+        self._flush()
+        self._file.close()
+
+    def restart(self) -> None:
+        """Leaves out what happened since the last step: the next one begins now."""
+        self._start_ns = self._now_ns()
+
+    def _end_row(self, kind: int) -> None:
+        if self._synchronise is not None:
+            self._synchronise()
+        now_ns = self._now_ns()
+        duration_ns = (now_ns - self._start_ns) / self._pending
+        _ROW.pack_into(
+            self._buffer, self._filled, self._start_ns, now_ns, self._items, self._pending, kind, self._flags
+        )
+        self._filled += _ROW.size
+        self._pending, self._items = 0, 0.0
+        if self._flags & WARM_UP:
+            self._warm(duration_ns, now_ns)
+        else:
+            self._count(now_ns)
+        if now_ns - self._flushed_ns >= FLUSH_NS or self._filled == len(self._buffer):
+            self._flush()
+            self._flushed_ns = now_ns
+            now_ns = self._now_ns()
+        self._start_ns = now_ns
+
+    def _flush(self) -> None:
+        if self._filled:
+            self._file.append(memoryview(self._buffer)[: self._filled])
+            self._filled = 0
+
+    def _warm(self, duration_ns: float, now_ns: int) -> None:
+        self._warm_up.append(duration_ns)
+        rows = len(self._warm_up)
+        if rows == 3:
+            self._choose_block()
+        spent = self._spent(now_ns)
+        if spent >= 1 and self._budget is not None and self._budget.stop == "clock":
+            self._running = False
+        if spent >= MAX_WARM_UP_SHARE:
+            self._end_warm_up(now_ns)
+        elif rows >= self._next_look or spent >= MIN_WARM_UP_SHARE:
+            self._next_look = rows + 1 + rows // 5  # looking costs: look ever more rarely
+            if self._settled(self._warm_up):
+                self._end_warm_up(now_ns)
+
+    def _choose_block(self) -> None:
+        """Several kinds take turns, and a row holds one kind: then a step is a row, however short."""
+        shortest_ns = max(1.0, min(self._warm_up))
+        if self._kinds == 1 and shortest_ns < self._block_ns:
+            self._block = math.ceil(self._block_ns / shortest_ns)
+            self._warm_up.clear()
+
+    def _spent(self, now_ns: int) -> float:
+        """The share of the budget; a user's own loop has none, and warms up for at most 2 s."""
+        seconds = self._budget.seconds if self._budget is not None else 4.0
+        return (now_ns - self._began_ns) / (seconds * NS_PER_S)
+
+    def _end_warm_up(self, now_ns: int) -> None:
+        self._flags = 0
+        self._warmed_up()
+        if self._budget is None or self._budget.stop == "clock":
+            return
+        typical_ns = median(self._warm_up[-2 * MIN_WARM_UP_ROWS :]) * self._block
+        left_ns = self._budget.seconds * NS_PER_S - (now_ns - self._began_ns)
+        rows = max(1, round(left_ns / max(1.0, typical_ns)))
+        if self._budget.max_steps is not None:
+            rows = min(rows, math.ceil(self._budget.max_steps / self._block))
+        rows = math.ceil(rows / self._kinds) * self._kinds
+        self._rows_left = self._agree(rows)
+
+    def _count(self, now_ns: int) -> None:
+        self._rows_left -= 1
+        if self._rows_left <= 0:
+            self._running = False
+        elif self._budget is not None and self._budget.stop == "clock":
+            self._running = self._spent(now_ns) < 1

@@ -1,0 +1,87 @@
+"""The process that reads the meters while a worker works: `python -m rigdyno.runner.sampler <cell folder>`.
+
+Apart from the worker, so that reading never lengthens a step; writes telemetry.rows until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from rigdyno import catalogue
+from rigdyno.clock import Clock, SystemClock
+from rigdyno.contracts import Channel, Probe
+from rigdyno.processes import die_with_parent, write_pid
+from rigdyno.schema.samples import Header, RowFile, telemetry_fields
+from rigdyno.units import NS_PER_S, seconds_of_ns
+
+INTERVAL_NS = NS_PER_S // 10  # 10 Hz: a reading costs some 100 us, and the machine is being measured
+
+
+class Sampler:
+    def __init__(self, folder: Path, clock: Clock, probes: Sequence[Probe]) -> None:
+        self._clock, self._probes = clock, probes
+        channels = [channel for probe in probes for channel in probe.open(lambda: worker_pids(folder))]
+        self._row = struct.Struct(f"<q{len(channels)}d")
+        self._file = RowFile(folder / "telemetry.rows", _header(channels))
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Reads at fixed times, not after fixed pauses: a slow reading doesn't shift those after it."""
+        due_ns = self._clock.now_ns()
+        while not stopped():
+            self._read()
+            due_ns = max(due_ns + INTERVAL_NS, self._clock.now_ns())
+            self._clock.sleep(seconds_of_ns(due_ns - self._clock.now_ns()))
+
+    def close(self) -> None:
+        for probe in self._probes:
+            probe.close()
+        self._file.close()
+
+    def _read(self) -> None:
+        at_ns = self._clock.now_ns()
+        values = [value for probe in self._probes for value in probe.read()]
+        self._file.append(self._row.pack(at_ns, *values))
+
+
+def _header(channels: Sequence[Channel]) -> Header:
+    fields = telemetry_fields([channel.name for channel in channels])
+    return Header(fields=fields, units=tuple(channel.unit for channel in channels))
+
+
+def available_probes() -> list[Probe]:
+    probes: list[Probe] = [catalogue.load("probe", name)() for name in catalogue.names("probe")]
+    return [probe for probe in probes if probe.availability() is None]
+
+
+def worker_pids(folder: Path) -> list[int]:
+    """Workers write their ids when they start, which may be after the sampler did."""
+    texts = (path.read_text() for path in folder.glob("worker.*.pid"))
+    return [int(text) for text in texts if text.isdigit()]
+
+
+def main(arguments: Sequence[str]) -> int:
+    die_with_parent()
+    folder, parent = Path(arguments[0]), os.getppid()
+    told: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        told.append(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    write_pid(folder, "sampler")
+    sampler = Sampler(folder, SystemClock(), available_probes())
+    try:
+        sampler.run(lambda: bool(told) or os.getppid() != parent)
+    finally:
+        sampler.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,46 @@
+"""Starts the sampler's process for a while."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rigdyno.processes import child_command
+from rigdyno.store.files import disk_errors
+
+GRACE_SECONDS = 3.0
+
+
+@dataclass
+class Sampling:
+    exit_code: int | None = None  # set when it is over; not 0: it didn't live to the end
+
+
+@contextmanager
+def sampled(folder: Path) -> Iterator[Sampling]:
+    """Telemetry of everything inside the block goes to the cell's folder."""
+    sampling = Sampling()
+    with disk_errors(folder), (folder / "sampler.log").open("wb") as log:
+        process = subprocess.Popen(
+            child_command("rigdyno.runner.sampler", str(folder.resolve())),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield sampling
+    finally:
+        sampling.exit_code = _stopped(process)
+
+
+def _stopped(process: subprocess.Popen[bytes]) -> int:
+    process.terminate()
+    try:
+        return process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

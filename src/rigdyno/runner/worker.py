@@ -1,0 +1,139 @@
+"""The process that measures: `python -m rigdyno.runner.worker <cell folder>`, once a rank.
+
+Reads spec.json, leaves steps.<rank>.rows and worker.<rank>.json behind; talks to nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rigdyno.analyse.steady import settled_so_far
+from rigdyno.clock import SystemClock
+from rigdyno.contracts import CannotRun, Collective, Job, Place, Steps, Training
+from rigdyno.plan.build import arrangement_of, update_of, workload_of
+from rigdyno.processes import die_with_parent, offer_to_oom_killer, peak_memory_bytes, write_pid
+from rigdyno.rig.environment import describe_environment
+from rigdyno.runner.device import prepare_torch, synchroniser, usable_cores, with_framework
+from rigdyno.runner.measure import StepMeter
+from rigdyno.schema.record import Completed, Facts, Failed, Outcome, Phase, Skipped, WorkerReport
+from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile
+from rigdyno.schema.spec import RunSpec
+from rigdyno.store.files import read_json, write_json
+
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
+
+
+@dataclass
+class Worker:
+    spec: RunSpec
+    folder: Path
+    place: Place
+    phase: Phase = "start"
+    facts: Facts = field(default_factory=Facts)
+    meter: StepMeter | None = None
+
+    def run(self) -> Outcome:
+        """The one broad handler of Rigdyno: whatever happens in here becomes a recorded outcome."""
+        try:
+            return self._measure()
+        except CannotRun as reason:
+            return Skipped(reason=str(reason))
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            traceback.print_exc()
+            return failure(error, self.phase)
+
+    def _measure(self) -> Outcome:
+        workload = workload_of(self.spec)
+        if workload.framework in ("torch", "any"):
+            prepare_torch(self.spec.threads, self.place.seed)
+        self.facts = Facts(unit=workload.unit)
+        self.phase = "build"
+        job = Job(workload, update_of(self.spec), self.place, self._start_meter)
+        try:
+            quality = arrangement_of(self.spec).run(job)
+        finally:
+            if self.meter is not None:
+                self.meter.close()
+        return Completed(quality=quality)
+
+    def _start_meter(self, built: Steps | Training, collective: Collective) -> StepMeter:
+        kinds = tuple(built.kinds) if isinstance(built, Steps) else ("step",)
+        self.facts = _facts(built, self.facts.unit)
+        header = Header(fields=STEP_FIELDS, kinds=kinds, rank=self.place.rank)
+        self.phase = "warm-up"
+        self.meter = StepMeter(
+            RowFile(self.folder / f"steps.{self.place.rank}.rows", header),
+            SystemClock(),
+            self.spec.budget,
+            kinds=len(kinds),
+            synchronise=synchroniser(self.place.device),
+            agree=collective.agree,
+            settled=settled_so_far,
+            warmed_up=self._warmed_up,
+        )
+        return self.meter
+
+    def _warmed_up(self) -> None:
+        self.phase = "measure"
+
+
+def _facts(built: Steps | Training, unit: str) -> Facts:
+    if isinstance(built, Training):
+        return Facts(unit=unit, per_item=dict(built.per_item), notes=tuple(built.notes))
+    return Facts(
+        unit=built.unit or unit,
+        per_item=dict(built.per_item),
+        settled=dict(built.settled),
+        notes=tuple(built.notes),
+    )
+
+
+def failure(error: BaseException, phase: Phase) -> Failed:
+    words = " ".join(str(error).split()) or type(error).__name__
+    text = f"{type(error).__name__}: {words}"
+    if isinstance(error, MemoryError) or any(sign in words.lower() for sign in _OUT_OF_MEMORY):
+        return Failed(kind="out_of_memory", phase=phase, message=text)
+    return Failed(kind="exception", phase=phase, message=text)
+
+
+def place_of(spec: RunSpec) -> Place:
+    """RANK and WORLD_SIZE are what torchrun sets."""
+    rank = int(os.environ.get("RANK", "0"))
+    return Place(
+        device=spec.device,
+        rank=rank,
+        world_size=spec.world_size,
+        threads=spec.threads or usable_cores(),
+        seed=spec.seed + rank,
+    )
+
+
+def work(folder: Path) -> int:
+    spec = read_json(folder / "spec.json", RunSpec)
+    place = place_of(spec)
+    write_pid(folder, f"worker.{place.rank}")
+    worker = Worker(spec, folder, place)
+    outcome = worker.run()
+    report = WorkerReport(
+        outcome=outcome,
+        facts=worker.facts,
+        environment=with_framework(describe_environment()),
+        peak_memory_bytes=peak_memory_bytes(),
+    )
+    write_json(folder / f"worker.{place.rank}.json", report)
+    return 1 if isinstance(outcome, Failed) else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    die_with_parent()
+    offer_to_oom_killer()
+    return work(Path(arguments[0]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

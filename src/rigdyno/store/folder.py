@@ -1,0 +1,159 @@
+"""A run folder: `runs/<name>.<timestamp>/`, with the plan, and one folder a cell.
+
+head.json                  the plan, the system, the environment
+lock                       held while somebody runs it
+cells/<cell>/spec.json     what to measure
+cells/<cell>/worker.0.*    the process's id, log and report, by rank
+cells/<cell>/steps.0.rows  every step, by rank
+cells/<cell>/telemetry.rows
+cells/<cell>/record.json   written last: a cell without it isn't finished
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rigdyno.errors import DamagedRun, RigdynoError, StoreError, UsageError
+from rigdyno.schema.record import RunHead, RunRecord
+from rigdyno.schema.samples import Header, read_rows
+from rigdyno.schema.spec import Cell
+from rigdyno.store.files import converted, disk_errors, read_raw, write_json
+from rigdyno.store.upgrade import upgraded
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+HEAD, RECORD, LOCK = "head.json", "record.json", "lock"
+
+
+@dataclass(frozen=True)
+class StoredCell:
+    record: RunRecord
+    folder: Path
+
+    def steps(self) -> tuple[tuple[Header, NDArray[np.void]], ...]:
+        """The raw steps of every rank."""
+        return tuple(read_rows(path) for path in sorted(self.folder.glob("steps.*.rows")))
+
+    def telemetry(self) -> tuple[Header, NDArray[np.void]] | None:
+        path = self.folder / "telemetry.rows"
+        return read_rows(path) if path.exists() else None
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, root: Path, name: str, now: datetime) -> RunFolder:
+        """A new folder; a second run in the same second gets a number."""
+        stem = f"{name}.{now:%Y%m%d-%H%M%S}"
+        with disk_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1000):
+            path = root / (stem if number == 1 else f"{stem}-{number}")
+            with disk_errors(path):
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                (path / "cells").mkdir()
+            return cls(path)
+        raise StoreError(f"can't find a free folder name for {stem} in {root}")
+
+    @classmethod
+    def existing(cls, path: Path) -> RunFolder:
+        if not path.is_dir():
+            raise UsageError(f"no run folder at {path}; `rigdyno report` shows the newest")
+        if not (path / HEAD).is_file():
+            raise UsageError(f"{path} is not a run folder: it has no {HEAD}")
+        return cls(path)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def write_head(self, head: RunHead) -> None:
+        write_json(self.path / HEAD, head)
+
+    def head(self) -> RunHead:
+        path = self.path / HEAD
+        return converted(upgraded(read_raw(path), str(path)), RunHead, path)
+
+    def cell_folder(self, cell: Cell) -> Path:
+        return self.path / "cells" / cell.name
+
+    def fresh_cell_folder(self, cell: Cell) -> Path:
+        """Empty: what an unfinished attempt left there has no record, and is no result."""
+        folder = self.cell_folder(cell)
+        with disk_errors(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        return folder
+
+    def is_finished(self, cell: Cell) -> bool:
+        try:
+            read_record(self.cell_folder(cell) / RECORD)
+        except DamagedRun:
+            return False
+        return True
+
+    def write_record(self, record: RunRecord, cell: Cell) -> None:
+        write_json(self.cell_folder(cell) / RECORD, record)
+
+    def cells(self, warnings: list[str]) -> list[StoredCell]:
+        """Every finished cell; what can't be read is named in `warnings`, and the others still served."""
+        found = []
+        for folder in sorted((self.path / "cells").glob("*/")):
+            if not (folder / RECORD).exists():
+                continue
+            try:
+                found.append(StoredCell(read_record(folder / RECORD), folder))
+            except RigdynoError as error:
+                warnings.append(f"skipped: {error}")
+        return found
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Held while the run is under way: a second `--resume`, and `clean`, keep off."""
+        with disk_errors(self.path):
+            descriptor = os.open(self.path / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{self.path} is being run by another rigdyno") from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def is_running(self) -> bool:
+        if not (self.path / LOCK).exists():
+            return False
+        with (self.path / LOCK).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+
+def read_record(path: Path) -> RunRecord:
+    return converted(upgraded(read_raw(path), str(path)), RunRecord, path)
+
+
+def run_folders(root: Path) -> list[RunFolder]:
+    """Newest last."""
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if (path / HEAD).is_file()]
+    return [RunFolder(path) for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))]

@@ -1,0 +1,120 @@
+"""An SQLite index of all finished cells, so that a leaderboard needn't open every folder.
+
+The folders are the truth: the index is made anew whenever it is missing, old or damaged, and brought up to date by
+comparing file times on every use. Several processes may do so at once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rigdyno.errors import RigdynoError
+from rigdyno.store.folder import RECORD, read_record
+
+FILE = ".index.sqlite"
+VERSION = 1
+
+_TABLE = """
+create table if not exists cells (
+  path text primary key, stamp text not null,
+  run text, suite text, workload text, label text, outcome text, started_at text, error text
+)
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    path: Path  # the cell's folder
+    run: str
+    suite: str | None
+    workload: str
+    label: str | None
+    outcome: str
+    started_at: str
+
+
+def find(root: Path, *, suite: str | None = None, workload: str | None = None) -> tuple[list[Entry], list[str]]:
+    """The finished cells in the order they were started, and a warning for each that can't be read."""
+    with _index(root) as connection:
+        _refresh(connection, root)
+        rows = connection.execute(
+            "select path, run, suite, workload, label, outcome, started_at from cells where error is null"
+            " and (?1 is null or suite = ?1) and (?2 is null or workload = ?2) order by started_at, path",
+            (suite, workload),
+        ).fetchall()
+        errors = connection.execute("select error from cells where error is not null order by path").fetchall()
+    return [Entry(root / row[0], *row[1:]) for row in rows], [f"skipped: {error}" for (error,) in errors]
+
+
+@contextmanager
+def _index(root: Path) -> Iterator[sqlite3.Connection]:
+    with closing(_open(root)) as connection:
+        yield connection
+
+
+def _open(root: Path) -> sqlite3.Connection:
+    """The index on disk, new if it is old or damaged; one in memory if the disk can't be written."""
+    path = root / FILE
+    for _attempt in range(2):
+        try:
+            return _opened(str(path))
+        except sqlite3.OperationalError:
+            break  # read-only, locked too long, or no such folder
+        except sqlite3.DatabaseError:
+            path.unlink(missing_ok=True)
+    return _opened(":memory:")
+
+
+def _opened(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=5, isolation_level=None)
+    try:
+        version = connection.execute("pragma user_version").fetchone()[0]
+        if version != VERSION:
+            connection.executescript(
+                f"begin immediate; drop table if exists cells; {_TABLE}; pragma user_version = {VERSION}; commit;"
+            )
+        connection.execute(
+            "select path, stamp, run, suite, workload, label, outcome, started_at, error from cells limit 1"
+        )
+    except sqlite3.DatabaseError:
+        connection.close()
+        raise
+    return connection
+
+
+def _refresh(connection: sqlite3.Connection, root: Path) -> None:
+    on_disk = _stamps(root)
+    known = dict(connection.execute("select path, stamp from cells").fetchall())
+    gone = [(path,) for path in known if path not in on_disk]
+    changed = [path for path, stamp in on_disk.items() if known.get(path) != stamp]
+    if not gone and not changed:
+        return
+    rows = [_row(root, path, on_disk[path]) for path in changed]
+    connection.execute("begin immediate")
+    connection.executemany("delete from cells where path = ?", gone)
+    connection.executemany("insert or replace into cells values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    connection.execute("commit")
+
+
+def _stamps(root: Path) -> dict[str, str]:
+    """Every record below the root, by its cell's folder, with what changes when it does."""
+    stamps = {}
+    for path in root.glob(f"*/cells/*/{RECORD}"):
+        stat = path.stat()
+        stamps[str(path.parent.relative_to(root))] = f"{stat.st_mtime_ns}.{stat.st_size}"
+    return stamps
+
+
+def _row(root: Path, path: str, stamp: str) -> tuple[str | None, ...]:
+    try:
+        record = read_record(root / path / RECORD)
+    except RigdynoError as error:
+        return path, stamp, None, None, None, None, None, None, str(error)
+    outcome = type(record.outcome).__name__.lower()
+    return (
+        path, stamp, record.run, record.suite, record.spec.workload, record.label, outcome, record.started_at, None,
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+"""Where runs are kept: the flag, then RIGDYNO_RUNS, then the configuration file, then ./runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rigdyno.errors import BadValue
+from rigdyno.toml import line_of, read_toml
+
+VARIABLE = "RIGDYNO_RUNS"
+
+
+def runs_root(flag: Path | None = None) -> Path:
+    if flag is not None:
+        return flag
+    if os.environ.get(VARIABLE):
+        return Path(os.environ[VARIABLE])
+    return _configured() or Path("runs")
+
+
+def config_file() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "rigdyno" / "config.toml"
+
+
+def _configured() -> Path | None:
+    path = config_file()
+    if not path.is_file():
+        return None
+    runs = read_toml(path).get("runs")
+    if runs is None:
+        return None
+    if not isinstance(runs, str) or not runs:
+        raise BadValue(f"{path}:{line_of(path, 'runs')}: 'runs' must be a folder in quotes, not {runs!r}")
+    return Path(runs).expanduser()

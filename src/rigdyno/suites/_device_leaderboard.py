@@ -1,0 +1,94 @@
+"""The published leaderboard of the tensor add, with this store's rows in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rigdyno.reference.published import TENSOR_ADD_SIZE, PublishedAdd, tensor_add
+from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.view import Column, Presentation, Published, Row, Table, Text
+from rigdyno.suites._device_tables import bytes_per_s, in_iterations, kind_of, size_of, variant
+from rigdyno.units import show_percent
+
+WHAT_IT_MEASURES = (
+    "The published function takes no argument and is scripted, so TorchScript folds it into a constant and the loop "
+    "adds one tensor to itself in place.",
+    "What is ranked here is therefore memory bandwidth, one read and one write of a 604 MB matrix an iteration, and "
+    "nothing else of a device.",
+)
+
+
+def presentation(measurements: Sequence[Measurement]) -> Presentation:
+    """Stored and published rows together, CPUs and GPUs apart. Only the published loop at its size is ranked."""
+    ranked = [m for m in measurements if m.kinds and variant(m) == "as_published" and size_of(m) == TENSOR_ADD_SIZE]
+    parts = [("CPUs", ("cpu",)), ("GPUs", ("gpu",)), ("CPU or GPU: not said", ("unknown",))]
+    doubtful = [f"{row.device} {row.doubt}." for row in tensor_add() if row.doubt]
+    doubtful += [f"{row.device} is {row.note}." for row in tensor_add() if "throttled" in row.note]
+    return Presentation(
+        title="Leaderboard: tensor add as published, 12288 x 12288 float32",
+        tables=tuple(_ranking(title, kinds, ranked) for title, kinds in parts),
+        standing=WHAT_IT_MEASURES,
+        closing=("Rows that can't be taken at their word: " + " ".join(doubtful),) if doubtful else (),
+    )
+
+
+def _ranking(title: str, kinds: tuple[str, ...], ranked: Sequence[Measurement]) -> Table:
+    rows = [(row.iterations_per_s, _published_row(row)) for row in tensor_add() if row.kind in kinds]
+    rows += [(_value(m), _stored_row(m)) for m in ranked if kind_of(m) in kinds]
+    rows.sort(key=lambda pair: -pair[0])
+    columns = (
+        Column(key="device", title="device", numeric=False),
+        Column(key="rate", title="rate"),
+        Column(key="moved", title="moved"),
+        Column(key="nominal", title="of nominal"),
+    )
+    sources = sorted({row.source for row in tensor_add() if row.kind in kinds})
+    notes = (f"published: {', '.join(sources)}; moved = one read and one write; nominal: the memory's data sheet",)
+    return Table(title=title, columns=columns, rows=tuple(row for _, row in rows), notes=notes)
+
+
+def _value(measurement: Measurement) -> float:
+    rate = measurement.throughput()
+    return rate.value if isinstance(rate, Estimate) else 0.0
+
+
+def _published_row(row: PublishedAdd) -> Row:
+    note = "; ".join(part for part in (row.doubt, row.note) if part)
+    return Row(
+        origin="published",
+        entries={
+            "device": Text(text=row.device),
+            "rate": Published(value=row.iterations_per_s, unit="it/s", source=row.source),
+            "moved": Published(value=row.bytes_per_s, unit="B/s", source=row.source),
+            "nominal": _of_nominal(row),
+        },
+        notes=(note,) if note else (),
+    )
+
+
+def _of_nominal(row: PublishedAdd) -> Text:
+    nominal = row.nominal_bytes_per_s
+    return Text(text=show_percent(row.bytes_per_s / nominal) if nominal is not None else "")
+
+
+def _stored_row(measurement: Measurement) -> Row:
+    record = measurement.records[-1]
+    return Row(
+        entries={
+            "device": Text(text=device_name(measurement)),
+            "rate": in_iterations(measurement.throughput()),
+            "moved": bytes_per_s(measurement),
+        },
+        notes=(f"measured in {record.run}, torch {record.environment.packages.get('torch', 'unknown')}",),
+        status=measurement.status,
+    )
+
+
+def device_name(measurement: Measurement) -> str:
+    record = measurement.records[-1]
+    if record.label:
+        return record.label
+    if measurement.spec.device == "cpu" or not record.system.accelerators:
+        return record.system.cpu.model
+    return record.system.accelerators[0].name

@@ -1,0 +1,163 @@
+"""The tables of the device suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rigdyno.reference.published import TENSOR_ADD_SIZE
+from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.view import Column, Entry, Row, Share, Table, Text
+from rigdyno.units import rate_unit, show_bytes
+
+VARIANT_NAMES = {
+    "as_published": "add, as published",
+    "as_intended": "add, as intended",
+    "corrected": "add, corrected",
+}
+_LIMIT_NAMES = {
+    "memory_bandwidth": "memory",
+    "matmul_peak": "matrix product",
+    "host_device_copy": "copy",
+    "launch_latency": "launch",
+}
+
+WHAT = Column(key="what", title="what", numeric=False)
+RATE = Column(key="rate", title="rate")
+MOVED = Column(key="moved", title="moved")
+SHARE = Column(key="share", title="of limit")
+COUNT = Column(key="n", title="n")
+
+
+def memory_limit(measurements: Iterable[Measurement]) -> Estimate | None:
+    """The best of the three kinds: what this machine's memory has been seen to carry."""
+    for measurement in measurements:
+        if measurement.spec.workload == "memory_bandwidth" and measurement.best_kind is not None:
+            return measurement.kinds[measurement.best_kind].throughput
+    return None
+
+
+def of_workload(measurements: Iterable[Measurement], workload: str) -> list[Measurement]:
+    return [measurement for measurement in measurements if measurement.spec.workload == workload]
+
+
+def variant(measurement: Measurement) -> str:
+    return str(measurement.spec.options.get("variant", "corrected"))
+
+
+def bytes_per_s(measurement: Measurement) -> Estimate | Missing:
+    rate, per_item = measurement.throughput(), measurement.facts.per_item.get("byte")
+    if isinstance(rate, Missing):
+        return rate
+    if per_item is None:
+        return Missing(reason="the bytes of an iteration are not recorded")
+    return rate.scaled(per_item, "B/s")
+
+
+def share_of(part: Estimate | Missing, limit: Estimate | None) -> Entry:
+    if isinstance(part, Missing):
+        return part
+    if limit is None:
+        return Missing(reason="the memory limit was not measured in this run")
+    return Share(
+        value=part.value / limit.value, low=part.low / limit.high, high=part.high / limit.low, of="memory bandwidth"
+    )
+
+
+def adds(measurements: Sequence[Measurement]) -> Table:
+    limit = memory_limit(measurements)
+    found = of_workload(measurements, "tensor_add")
+    return Table(
+        title=f"Tensor add, {_sizes(found)}, float32",
+        columns=(WHAT, RATE, MOVED, SHARE, COUNT),
+        rows=tuple(add_row(measurement, limit) for measurement in found),
+        notes=_counted(found),
+    )
+
+
+def _sizes(found: Sequence[Measurement]) -> str:
+    sizes = sorted({size_of(measurement) for measurement in found})
+    return ", ".join(f"{size} x {size}" for size in sizes)
+
+
+def size_of(measurement: Measurement) -> int:
+    return int(measurement.spec.options.get("size", TENSOR_ADD_SIZE))
+
+
+def add_row(measurement: Measurement, limit: Estimate | None) -> Row:
+    moved = bytes_per_s(measurement)
+    name = VARIANT_NAMES.get(variant(measurement), variant(measurement))
+    if size_of(measurement) != TENSOR_ADD_SIZE:
+        name += f" ({size_of(measurement)})"
+    return Row(
+        entries={
+            "what": Text(text=name),
+            "rate": in_iterations(measurement.throughput()),
+            "moved": moved,
+            "share": share_of(moved, limit),
+            "n": count(measurement.throughput()),
+        },
+        status=measurement.status,
+    )
+
+
+def in_iterations(rate: Estimate | Missing) -> Estimate | Missing:
+    return rate if isinstance(rate, Missing) else rate.scaled(1.0, "it/s")
+
+
+def count(entry: Estimate | Missing) -> Entry:
+    return entry if isinstance(entry, Missing) else Text(text=str(entry.n))
+
+
+def _counted(found: Sequence[Measurement]) -> tuple[str, ...]:
+    """The bytes an iteration is counted with."""
+    counted = {
+        VARIANT_NAMES.get(variant(measurement), ""): measurement.facts.per_item["byte"]
+        for measurement in found
+        if "byte" in measurement.facts.per_item
+    }
+    if not counted:
+        return ()
+    return ("Bytes counted an iteration: " + "; ".join(f"{name} {show_bytes(size)}" for name, size in counted.items()),)
+
+
+def limits(measurements: Sequence[Measurement]) -> Table:
+    rows = [row for name in _LIMIT_NAMES for found in of_workload(measurements, name) for row in limit_rows(found)]
+    return Table(title="This machine's own limits", columns=(WHAT, RATE, COUNT), rows=tuple(rows))
+
+
+def limit_rows(measurement: Measurement) -> list[Row]:
+    """A row a kind of step; one row with the reason where there is no figure."""
+    kinds: Sequence[str | None] = list(measurement.kinds) or [None]
+    return [_limit_row(measurement, kind) for kind in kinds]
+
+
+def _limit_row(measurement: Measurement, kind: str | None) -> Row:
+    name = _LIMIT_NAMES[measurement.spec.workload]
+    detail = str(measurement.spec.options.get("dtype") or (kind or "").replace("_", " "))
+    figures = measurement.kinds.get(kind) if kind is not None else None
+    rate: Entry = measurement.throughput(kind or "step")
+    if figures is not None:
+        rate = _in_its_unit(measurement, figures.throughput)
+    entries: dict[str, Entry] = {"what": Text(text=f"{name}, {detail}".rstrip(", ")), "rate": rate}
+    entries["n"] = count(rate) if isinstance(rate, (Estimate, Missing)) else Text(text="")
+    return Row(entries=entries, status=measurement.status)
+
+
+def _in_its_unit(measurement: Measurement, throughput: Estimate) -> Estimate:
+    """Bytes and operations as rates; a launch as what one takes."""
+    if measurement.facts.unit != "launch":
+        return throughput.scaled(1.0, rate_unit(measurement.facts.unit))
+    return Estimate(
+        value=1 / throughput.value,
+        low=1 / throughput.high,
+        high=1 / throughput.low,
+        confidence=throughput.confidence,
+        n=throughput.n,
+        unit="s/launch",
+        method=throughput.method,
+    )
+
+
+def kind_of(measurement: Measurement) -> str:
+    return "cpu" if measurement.spec.device == "cpu" else "gpu"

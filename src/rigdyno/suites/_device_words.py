@@ -1,0 +1,86 @@
+"""What the device suite says in sentences, all of it computed from the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rigdyno.reference.published import TENSOR_ADD_SIZE, PublishedAdd, tensor_add
+from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.measured import Measurement
+from rigdyno.suites._device_tables import bytes_per_s, kind_of, memory_limit, of_workload, size_of, variant
+from rigdyno.units import show_number, show_percent, show_scaled
+
+
+def standing(measurements: Sequence[Measurement]) -> tuple[str, ...]:
+    """Where this rig stands among the published machines of its kind."""
+    mine = _of_variant(measurements, "as_published")
+    rate = mine.throughput() if mine is not None else None
+    if mine is None or not isinstance(rate, Estimate):
+        return ("Not ranked among the published machines: the published variant gave no figure here.",)
+    if size_of(mine) != TENSOR_ADD_SIZE:
+        return (f"Not ranked: the published size is {TENSOR_ADD_SIZE}, this was {size_of(mine)}.",)
+    kind = kind_of(mine)
+    others = sorted((row for row in tensor_add() if row.kind == kind), key=lambda row: -row.iterations_per_s)
+    return (_place(rate.value, others, kind.upper()),)
+
+
+def _place(value: float, others: Sequence[PublishedAdd], kind: str) -> str:
+    faster = [row for row in others if row.iterations_per_s > value]
+    slower = [row for row in others if row.iterations_per_s <= value]
+    place = f"Number {len(faster) + 1} of {len(others) + 1} beside the {len(others)} published {kind}s"
+    around = []
+    if slower:
+        around.append(f"above {slower[0].device} ({show_number(slower[0].iterations_per_s)} it/s)")
+    if faster:
+        around.append(f"below {faster[-1].device} ({show_number(faster[-1].iterations_per_s)} it/s)")
+    return f"{place}: {', '.join(around)}."
+
+
+def closing(measurements: Sequence[Measurement]) -> tuple[str, ...]:
+    """What this rig's own figures say."""
+    sentences = [_against_limit(measurements), _price_of_eager(measurements)]
+    return (" ".join(sentence for sentence in sentences if sentence),) if any(sentences) else ()
+
+
+def _against_limit(measurements: Sequence[Measurement]) -> str | None:
+    limit, mine = memory_limit(measurements), _of_variant(measurements, "as_published")
+    moved = bytes_per_s(mine) if mine is not None else None
+    if limit is None or not isinstance(moved, Estimate):
+        return None
+    return (
+        f"The published loop moves {show_scaled(moved.value, 'B/s')}, {show_percent(moved.value / limit.value)} of the "
+        f"{show_scaled(limit.value, 'B/s')} that this memory was seen to carry in the same run."
+    )
+
+
+def _price_of_eager(measurements: Sequence[Measurement]) -> str | None:
+    rates = [_rate(_of_variant(measurements, name)) for name in ("as_intended", "as_published")]
+    if rates[0] is None or rates[1] is None:
+        return None
+    return (
+        f"Run as it was meant, making both operands each time, it does {show_number(rates[0])} it/s: "
+        f"{show_number(rates[1] / rates[0])} times fewer, the price of fresh memory and of filling it."
+    )
+
+
+def published_summary() -> tuple[str, ...]:
+    """The comparison that the document wanted to make, computed from its own rows."""
+    rows = {row.device: row for row in tensor_add()}
+    best = max((row for row in rows.values() if row.doubt is None), key=lambda row: row.iterations_per_s)
+    cpus = sorted((row for row in rows.values() if row.kind == "cpu"), key=lambda row: -row.iterations_per_s)
+    card = rows["NVIDIA RTX 3090"]
+    ratios = ", ".join(f"{show_number(card.iterations_per_s / cpu.iterations_per_s)} ({cpu.device})" for cpu in cpus)
+    return (
+        f"As published, the RTX 3090 adds {show_number(card.iterations_per_s)} times a second: that many times a CPU's "
+        f"rate: {ratios}; the document says '6.8 %', which none of its rows give. The quickest row is {best.device}.",
+    )
+
+
+def _of_variant(measurements: Sequence[Measurement], name: str) -> Measurement | None:
+    found = [m for m in of_workload(measurements, "tensor_add") if variant(m) == name]
+    return found[0] if found else None
+
+
+def _rate(measurement: Measurement | None) -> float | None:
+    rate = measurement.throughput() if measurement is not None else None
+    return rate.value if isinstance(rate, Estimate) else None

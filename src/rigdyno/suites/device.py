@@ -1,0 +1,76 @@
+"""The device suite: tensor additions, the machine's own limits, and the published leaderboard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rigdyno.contracts import SuiteRequest, Wanted
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.spec import Budget, RunSpec, Value
+from rigdyno.schema.view import Presentation
+from rigdyno.suites import _device_leaderboard as leaderboard
+from rigdyno.suites import _device_soak as soak
+from rigdyno.suites import _device_tables as tables
+from rigdyno.suites import _device_words as words
+
+ADD_SECONDS, LIMIT_SECONDS, FULL_FACTOR = 6.0, 5.0, 5.0
+VARIANTS = ("as_published", "as_intended", "corrected")
+MATMUL_TYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Tensor add in three variants, beside the machine's own limits"""
+
+    ranked_workload: ClassVar[str] = "tensor_add"
+
+    def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
+        if request.soak_seconds is not None:
+            return [Wanted(_soak_spec(request))]
+        factor = FULL_FACTOR if request.full else 1.0
+        repeat = request.repeat or 3
+        limits = [Wanted(limit) for limit in limit_specs(request.device, LIMIT_SECONDS * factor)]
+        adds = [Wanted(add_spec(request.device, variant, ADD_SECONDS * factor), repeat=repeat) for variant in VARIANTS]
+        return [*limits, *adds]
+
+    def present(self, measurements: Sequence[Measurement]) -> Presentation:
+        if any(measurement.soak is not None for measurement in measurements):
+            return soak.presentation(measurements)
+        return Presentation(
+            title="device: tensor add, and the machine's own limits",
+            tables=(tables.adds(measurements), tables.limits(measurements)),
+            standing=words.standing(measurements),
+            closing=(*words.closing(measurements), *words.published_summary()),
+        )
+
+    def leaderboard(self, measurements: Sequence[Measurement]) -> Presentation:
+        return leaderboard.presentation(measurements)
+
+
+def add_spec(device: str, variant: str, seconds: float) -> RunSpec:
+    return RunSpec(workload="tensor_add", options={"variant": variant}, device=device, budget=Budget(seconds=seconds))
+
+
+def limit_specs(device: str, seconds: float) -> list[RunSpec]:
+    asked: list[tuple[str, dict[str, Value]]] = [
+        ("memory_bandwidth", {}),
+        ("host_device_copy", {}),
+        ("launch_latency", {}),
+    ]
+    asked += [("matmul_peak", {"dtype": dtype}) for dtype in MATMUL_TYPES]
+    return [
+        RunSpec(workload=workload, options=options, device=device, budget=Budget(seconds=seconds))
+        for workload, options in asked
+    ]
+
+
+def _soak_spec(request: SuiteRequest) -> RunSpec:
+    assert request.soak_seconds is not None
+    return RunSpec(
+        workload="tensor_add",
+        options={"variant": "as_published"},
+        device=request.device,
+        budget=Budget(seconds=request.soak_seconds, stop="clock"),
+    )

@@ -1,0 +1,45 @@
+"""The first minute: what bare `rigdyno` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rigdyno.contracts import SuiteRequest, Wanted
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.spec import Budget, RunSpec
+from rigdyno.schema.view import Presentation, Table
+from rigdyno.suites import _device_tables as tables
+from rigdyno.suites import _device_words as words
+from rigdyno.suites.device import add_spec
+
+ADD_SECONDS, LIMIT_SECONDS = 6.0, 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quick:
+    """This rig in a minute: what bare `rigdyno` runs"""
+
+    def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
+        device, repeat = request.device, request.repeat or 1
+        limits = [("memory_bandwidth", {}), ("matmul_peak", {"dtype": "float32"})]
+        specs = [
+            RunSpec(workload=name, options=dict(options), device=device, budget=Budget(seconds=LIMIT_SECONDS))
+            for name, options in limits
+        ]
+        specs += [add_spec(device, variant, ADD_SECONDS) for variant in ("as_published", "corrected")]
+        return [Wanted(spec, repeat) for spec in specs]
+
+    def present(self, measurements: Sequence[Measurement]) -> Presentation:
+        return Presentation(
+            title="This rig in a minute",
+            tables=(_one_table(measurements),),
+            standing=words.standing(measurements),
+            closing=words.closing(measurements),
+        )
+
+
+def _one_table(measurements: Sequence[Measurement]) -> Table:
+    adds = tables.adds(measurements)
+    limits = tables.limits(measurements)
+    return Table(title=adds.title, columns=adds.columns, rows=(*adds.rows, *limits.rows), notes=adds.notes)

@@ -1,0 +1,41 @@
+"""Reading TOML, with errors that name the file and the line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from rigdyno.errors import BadValue
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadValue(f"no file {path}") from None
+    except UnicodeDecodeError as error:
+        raise BadValue(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise BadValue(f"can't read {path}: {(error.strerror or str(error)).lower()}") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadValue(f"{path}: {error}") from None
+    return document
+
+
+def line_of(path: Path, key: str, table: str = "") -> int | None:
+    """Where a key stands, since the parser doesn't tell: the first line that sets it in that table."""
+    inside = ""
+    setting = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*=""")
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
+            inside = header[1].strip("\"'")
+        elif inside == table and setting.match(line):
+            return number
+    return None

@@ -1,0 +1,47 @@
+"""Ordinary training: the baseline that every other update is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rigdyno.contracts import Collective, Place, Requirement, Training, TrainStep, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    """The ordinary gradient step of the optimizer."""
+
+    framework: ClassVar[str] = "torch"
+    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+
+    def refuses(self, workload: Workload) -> str | None:
+        return None
+
+    def prepare(self, training: Training, place: Place, collective: Collective) -> TrainStep:
+        model, loss_of = training.model, training.loss
+        parameters = list(model.parameters())
+        optimizer = training.optimizer(parameters)
+        model.train()
+
+        def step(inputs: Any, targets: Any) -> Any:
+            optimizer.zero_grad(set_to_none=True)
+            loss = loss_of(model(inputs), targets)
+            loss.backward()
+            if place.world_size > 1:
+                _average(parameters, place.world_size, collective)
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+
+def _average(parameters: Sequence[torch.nn.Parameter], world_size: int, collective: Collective) -> None:
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    collective.sum(gradients)
+    for gradient in gradients:
+        gradient.div_(world_size)

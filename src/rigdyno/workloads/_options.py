@@ -1,0 +1,30 @@
+"""Checks of options that several workloads share: one clear line for each thing that can be wrong."""
+
+from __future__ import annotations
+
+import math
+
+from rigdyno.errors import BadValue, suggestion
+
+
+def whole_number(name: str, value: object, least: int = 1) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise BadValue(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def number_between(name: str, value: object, low: float, high: float) -> None:
+    """low <= value < high."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise BadValue(f"{name} must be a number, not {value!r}")
+    if not (math.isfinite(value) and low <= value < high):
+        raise BadValue(f"{name} must be at least {low:g} and below {high:g}, not {value!r}")
+
+
+def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise BadValue(f"{name} can't be {value!r}; {suggestion(str(value), known)}")
+
+
+def text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise BadValue(f"{name} must be text, not {value!r}")

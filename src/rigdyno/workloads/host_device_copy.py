@@ -1,0 +1,90 @@
+"""How fast data travels between the host's memory and a device's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rigdyno.contracts import Place, Requirement, Step, Steps
+from rigdyno.errors import BadValue
+from rigdyno.schema.system import System
+from rigdyno.units import bytes_from
+from rigdyno.workloads._options import text
+from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, is_everywhere, is_host, waiter
+
+if TYPE_CHECKING:
+    import torch
+
+_PATTERN = 137
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostDeviceCopy:
+    """Copies to and from a device, pageable and pinned."""
+
+    unit: ClassVar[str] = "byte"
+    framework: ClassVar[str] = "torch"
+    version: ClassVar[int] = 1
+    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+
+    buffer: str = "256MB"
+
+    def __post_init__(self) -> None:
+        text("buffer", self.buffer)
+        if bytes_from(self.buffer) < 1:
+            raise BadValue(f"buffer must hold at least a byte, not '{self.buffer}'")
+
+    def refuses(self, system: System, device: str) -> str | None:
+        return "needs an accelerator: this device is the host itself" if is_host(device) else None
+
+    def memory_bytes(self, system: System) -> int:
+        return IMPORT_BYTES + 4 * bytes_from(self.buffer)
+
+    def start_seconds(self) -> float:
+        return IMPORT_SECONDS + 3.0  # a device's context, and pinning
+
+    def build(self, place: Place) -> Steps:
+        import torch
+
+        size = bytes_from(self.buffer)
+        copies = _Copies(torch.zeros(size, dtype=torch.uint8, device=place.device), waiter(place.device))
+        copies.add("pageable", *_host_buffers(size, pinned=False))
+        notes = ["bytes are counted once per copy"]
+        try:
+            copies.add("pinned", *_host_buffers(size, pinned=True))
+        except RuntimeError as error:
+            notes.append(f"no pinned memory here: {str(error).splitlines()[0]}")
+        return Steps(kinds=copies.kinds, items_per_step=float(size), notes=notes, check=copies.canary)
+
+
+def _host_buffers(size: int, *, pinned: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is sent, and where it comes back to."""
+    import torch
+
+    sent = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(_PATTERN)
+    return sent, torch.zeros(size, dtype=torch.uint8).pin_memory() if pinned else torch.zeros(size, dtype=torch.uint8)
+
+
+class _Copies:
+    def __init__(self, on_device: torch.Tensor, wait: Callable[[], None]) -> None:
+        self.kinds: dict[str, Step] = {}
+        self._on_device, self._wait = on_device, wait
+        self._returned: dict[str, torch.Tensor] = {}
+
+    def add(self, memory: str, sent: torch.Tensor, returned: torch.Tensor) -> None:
+        self.kinds[f"{memory}_to_device"] = self._step(self._on_device, sent)
+        self.kinds[f"device_to_{memory}"] = self._step(returned, self._on_device)
+        self._returned[memory] = returned
+
+    def canary(self) -> bool:
+        return all(is_everywhere(buffer, _PATTERN) for buffer in (self._on_device, *self._returned.values()))
+
+    def _step(self, target: torch.Tensor, source: torch.Tensor) -> Step:
+        wait = self._wait
+
+        def copy() -> None:
+            target.copy_(source, non_blocking=True)
+            wait()
+
+        return copy

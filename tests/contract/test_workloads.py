@@ -1,0 +1,127 @@
+"""What every workload, update and arrangement keeps to. A new file is picked up by itself."""
+
+import dataclasses
+import subprocess
+import sys
+from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+from rigdyno import catalogue
+from rigdyno.contracts import Place, Requirement, Steps, Training
+from rigdyno.schema.system import Cache, Cpu, System
+
+KINDS = ("workload", "update", "arrangement")
+ENTRIES = [(kind, name) for kind in KINDS for name in catalogue.names(kind)]
+WORKLOADS = catalogue.names("workload")
+SIMPLE = (bool, int, float, str)
+LONGEST_SUMMARY = 60
+SMALL = {
+    "tensor_add": {"size": 64},
+    "memory_bandwidth": {"working_set": "1MB"},
+    "matmul_peak": {"size": 64},
+    "host_device_copy": {"buffer": "4kB"},
+    "launch_latency": {"launches": 10},
+}
+SYSTEM = System(
+    cpu=Cpu(
+        model="a CPU",
+        logical_cores=2,
+        usable_cores=2,
+        caches=(Cache(level=3, kind="unified", size_bytes=2**25, shared_by=2),),
+    ),
+    memory_bytes=8 * 10**9,
+    operating_system="Linux",
+    kernel="6",
+    architecture="x86_64",
+)
+
+
+def class_vars(entry):
+    return {name for name, hint in get_type_hints(entry).items() if get_origin(hint) is ClassVar or hint is ClassVar}
+
+
+@pytest.mark.parametrize(("kind", "name"), ENTRIES)
+def test_it_is_a_frozen_dataclass_with_keywords_only(kind, name):
+    entry = catalogue.load(kind, name)
+    assert dataclasses.is_dataclass(entry)
+    assert entry.__dataclass_params__.frozen
+    assert all(field.kw_only for field in dataclasses.fields(entry))
+
+
+@pytest.mark.parametrize(("kind", "name"), ENTRIES)
+def test_its_summary_is_one_short_line(kind, name):
+    summary = catalogue.summary(catalogue.load(kind, name))
+    assert 0 < len(summary) <= LONGEST_SUMMARY
+    assert summary.endswith(".")
+
+
+@pytest.mark.parametrize(("kind", "name"), ENTRIES)
+def test_it_is_named_for_its_file(kind, name):
+    assert catalogue.load(kind, name).__name__.lower() == name.replace("_", "")
+
+
+@pytest.mark.parametrize(("kind", "name"), ENTRIES)
+def test_every_option_has_a_simple_type_and_a_default(kind, name):
+    entry = catalogue.load(kind, name)
+    hints = get_type_hints(entry)
+    for field in dataclasses.fields(entry):
+        hint = hints[field.name]
+        choices = get_args(hint) if get_origin(hint) is Literal else None
+        assert hint in SIMPLE or choices, field.name
+        assert field.default is not dataclasses.MISSING, field.name
+        assert field.default in choices if choices else isinstance(field.default, hint), field.name
+
+
+@pytest.mark.parametrize(("kind", "name"), ENTRIES)
+def test_its_requirements_are_stated(kind, name):
+    entry = catalogue.load(kind, name)
+    assert "requires" in class_vars(entry)
+    assert all(isinstance(requirement, Requirement) for requirement in entry.requires)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_states_its_traits(name):
+    entry = catalogue.load("workload", name)
+    assert {"unit", "framework", "version", "requires"} <= class_vars(entry)
+    assert entry.unit
+    assert entry.framework in ("torch", "tensorflow", "any")
+    assert entry.version >= 1
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_answers_the_plan(name):
+    workload = catalogue.load("workload", name)()
+    refusal = workload.refuses(SYSTEM, "cpu")
+    assert refusal is None or (isinstance(refusal, str) and refusal)
+    memory = workload.memory_bytes(SYSTEM)
+    assert memory is None or (isinstance(memory, int) and memory > 0)
+    assert 0 < workload.start_seconds() < 600
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_that_is_not_refused_works(name):
+    workload = catalogue.load("workload", name)(**SMALL.get(name, {}))
+    if workload.refuses(SYSTEM, "cpu") is not None:
+        pytest.skip(workload.refuses(SYSTEM, "cpu"))
+    built = workload.build(Place(device="cpu"))
+    assert isinstance(built, (Steps, Training))
+    assert all(isinstance(note, str) and note for note in built.notes)
+    if isinstance(built, Training):
+        inputs, targets = next(built.batches)
+        assert len(inputs) == len(targets) > 0
+        return
+    for step in built.kinds.values():
+        items = step()
+        assert items is None or items > 0
+    assert built.check is None or built.check() is True
+
+
+def test_importing_them_all_imports_nothing_heavy():
+    loads = "; ".join(f"catalogue.load({kind!r}, {name!r})" for kind, name in ENTRIES)
+    program = (
+        f"import sys; from rigdyno import catalogue; import rigdyno.workloads._function; {loads}; "
+        "print([name for name in ('torch', 'numpy', 'tensorflow', 'psutil') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,38 @@
+"""The doctor on this rig, with real children."""
+
+import io
+import json
+
+import msgspec
+from click.testing import CliRunner
+from rich.console import Console
+
+from rigdyno.commands.doctor import command
+from rigdyno.report.doctor import draw
+from rigdyno.rig import diagnose, traps
+from rigdyno.schema.diagnosis import Diagnosis
+
+SECTIONS = ("The rig", "Limits of the container", "Software", "Meters and noise detectors", "Noise now", "Traps")
+
+
+def test_a_quick_look_in_a_pipe():
+    result = CliRunner().invoke(command, ["--quick"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.output.splitlines() if line in SECTIONS] == list(SECTIONS)
+    assert all(len(line) <= 80 and line == line.rstrip() for line in result.output.splitlines())
+    assert "\x1b" not in result.output
+
+
+def test_one_json_document_with_a_trap_that_kills_its_child(monkeypatch):
+    dies = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    monkeypatch.setattr(
+        diagnose, "TRAPS", {"deadly": lambda: traps.try_snippet("deadly", "an illegal instruction", dies)[0]}
+    )
+    result = CliRunner().invoke(command, ["--json"])
+    assert result.exit_code == 0, result.output
+    (trap,) = json.loads(result.stdout)["traps"]
+    assert trap["status"] == "trap"
+    assert "SIGILL" in trap["sentence"]
+    console = Console(width=80, record=True, file=io.StringIO())
+    draw(msgspec.json.decode(result.stdout, type=Diagnosis), console)
+    assert "trap: an illegal instruction dies with SIGILL" in console.export_text()

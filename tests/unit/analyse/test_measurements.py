@@ -1,0 +1,241 @@
+"""From stored cells to measurements: kinds, ranks, repeats, outcomes, damaged rows."""
+
+import dataclasses
+
+import msgspec
+import numpy as np
+import pytest
+from scripted_rows import noisy, step_header, step_rows, telemetry_rows
+
+from rigdyno.analyse.measure import CellData, measurements, process_figures, steady_of
+from rigdyno.analyse.streams import seconds_since, streams
+from rigdyno.errors import DamagedRun
+from rigdyno.schema.estimate import Missing
+from rigdyno.schema.record import Completed, Facts, Failed, Quality, RunRecord, Skipped
+from rigdyno.schema.samples import Header
+from rigdyno.schema.spec import Budget, RunSpec
+from rigdyno.schema.system import Cpu, Environment, System
+
+SYSTEM = System(
+    cpu=Cpu(model="scripted", logical_cores=2, usable_cores=2),
+    memory_bytes=8 * 10**9,
+    operating_system="Linux",
+    kernel="6",
+    architecture="x86_64",
+)
+
+
+def record(outcome=None, *, spec=None, cell="cell", **fields):
+    return RunRecord(
+        rigdyno_version="0",
+        run="run",
+        cell=cell,
+        started_at="2026-01-01T00:00:00Z",
+        spec=spec or RunSpec(workload="scripted"),
+        system=SYSTEM,
+        environment=Environment(python="3.11"),
+        facts=Facts(unit="image"),
+        outcome=outcome or Completed(),
+        **fields,
+    )
+
+
+def cell(seconds, *, items=1.0, outcome=None, spec=None, **row_fields):
+    return CellData(record(outcome, spec=spec), ((step_header(), step_rows(seconds, items=items, **row_fields)),), None)
+
+
+def codes(measurement):
+    return [reason.code for reason in measurement.validity.reasons]
+
+
+class TestOneProcess:
+    def test_throughput_and_median_by_hand(self):
+        [found] = measurements([cell([0.5, 0.5, 0.5, 0.5, 0.5, 1.0] * 5, items=32)])
+        # 32 images a step, 30 steps in 17.5 s
+        assert found.throughput().value == pytest.approx(30 * 32 / 17.5)
+        assert found.throughput().unit == "image/s"
+        assert found.kinds["step"].step_seconds.value == pytest.approx(0.5)
+        assert found.validity.verdict == "VALID"
+
+    def test_a_row_may_be_a_block_of_short_steps(self):
+        [found] = measurements([cell([0.002] * 20, items=100, steps=50)])
+        assert found.kinds["step"].step_seconds.value == pytest.approx(0.002 / 50)
+        assert found.throughput().value == pytest.approx(100 / 0.002)
+
+    def test_warm_up_is_left_out(self):
+        seconds = noisy(200)
+        seconds[:20] = 1.0
+        [found] = measurements([cell(seconds)])
+        assert found.throughput().value == pytest.approx(100, rel=0.02)
+        assert found.throughput().n == 180
+
+    def test_the_meter_s_own_warm_up_is_left_out_too(self):
+        rows = step_rows(noisy(100), warm_up=30)
+        assert steady_of(rows).start == 30
+        assert seconds_since(rows, 30) == pytest.approx(0.3, rel=0.05)
+
+    def test_a_stream_that_ended_before_its_warm_up(self):
+        [found] = measurements([cell([0.1, 0.1, 0.1], warm_up=3)])
+        assert found.throughput().value == pytest.approx(10)
+        assert codes(found) == ["too_few_steps"]
+
+    def test_one_step(self):
+        [found] = measurements([cell([0.5])])
+        assert found.throughput().confidence == 0
+        assert found.validity.verdict == "SUSPECT"
+
+    def test_the_quality_is_judged(self):
+        [found] = measurements([cell(noisy(50), outcome=Completed(quality=Quality(correct=False)))])
+        assert codes(found) == ["wrong_result"]
+
+    def test_telemetry_is_judged(self):
+        quiet = cell(noisy(300))
+        loud = telemetry_rows(quiet.steps[0][1], steal_share=0.5)
+        [found] = measurements([dataclasses.replace(quiet, telemetry=(step_header(), loud))])
+        assert codes(found) == ["other_tenants"]
+
+    def test_a_dead_sampler_is_seen_by_its_exit_code(self):
+        quiet = cell(noisy(100))
+        died = msgspec.structs.replace(quiet.record, sampler_exit_code=-9)
+        [found] = measurements([dataclasses.replace(quiet, record=died)])
+        assert codes(found) == ["dead_sampler"]
+
+
+class TestKinds:
+    def test_each_kind_has_its_own_figures(self):
+        rows = step_rows(
+            np.tile([0.01, 0.02, 0.04], 60), items=np.tile([1.0, 1.0, 2.0], 60), kind=np.tile([0, 1, 2], 60)
+        )
+        [found] = measurements([CellData(record(), ((step_header("read", "memmove", "in_place_add"), rows),))])
+        rates = {kind: figures.throughput.value for kind, figures in found.kinds.items()}
+        assert rates == pytest.approx({"read": 100, "memmove": 50, "in_place_add": 50})
+        assert found.best_kind == "read"
+        assert isinstance(found.throughput("step"), Missing)
+
+    def test_a_kind_that_didn_t_settle_is_named(self):
+        seconds = np.ravel(np.column_stack((noisy(200), noisy(200) * np.linspace(1, 2, 200))))
+        rows = step_rows(seconds, kind=np.tile([0, 1], 200))
+        [found] = measurements([CellData(record(), ((step_header("read", "memmove"), rows),))])
+        assert codes(found) == ["never_settled"]
+        assert "memmove steps" in found.validity.reasons[0].sentence
+
+
+class TestRanks:
+    def test_throughputs_are_summed_and_the_slowest_step_counts(self):
+        ranks = tuple(
+            (step_header(rank=rank), step_rows(noisy(100, seconds, seed=rank), items=8))
+            for rank, seconds in enumerate((0.1, 0.2))
+        )
+        [found] = measurements([CellData(record(), ranks)])
+        alone = [measurements([CellData(record(), (rank,))])[0].throughput() for rank in ranks]
+        both = found.throughput()
+        assert both.value == pytest.approx(sum(rate.value for rate in alone))
+        assert both.low == pytest.approx(sum(rate.low for rate in alone))
+        assert both.n == 100
+        assert "2 ranks" in both.method
+        assert found.kinds["step"].step_seconds.value == pytest.approx(0.2, rel=0.02)
+
+
+class TestRepeats:
+    def test_the_interval_is_over_processes(self):
+        [found] = measurements([cell([1 / rate] * 20) for rate in (99, 100, 101)])
+        rate = found.throughput()
+        assert (rate.value, rate.n) == (pytest.approx(100), 3)
+        assert rate.high - rate.value == pytest.approx(2.484138, rel=1e-3)
+        assert "processes" in rate.method
+        assert len(found.records) == 3
+
+    def test_configurations_keep_their_order_and_stay_apart(self):
+        one, two = RunSpec(workload="one"), RunSpec(workload="two")
+        found = measurements([cell(noisy(20), spec=spec) for spec in (two, one, two)])
+        assert [(each.spec.workload, len(each.records)) for each in found] == [("two", 2), ("one", 1)]
+
+    def test_reasons_say_in_how_many_processes(self):
+        [found] = measurements([cell(noisy(50)), cell(noisy(8)), cell(noisy(8))])
+        assert codes(found) == ["too_few_steps"]
+        assert "2 of 3 processes" in found.validity.reasons[0].sentence
+
+    def test_a_failed_process_is_the_outcome_and_the_others_still_count(self):
+        failed = Failed(kind="signal", phase="measure", message="killed by SIGKILL")
+        [found] = measurements([cell(noisy(50)), CellData(record(failed)), cell(noisy(50))])
+        assert found.outcome == failed
+        assert found.throughput().n == 2
+
+
+class TestOutcomes:
+    def test_skipped_and_failed_have_no_figures(self):
+        skipped, failed = Skipped(reason="no room"), Failed(kind="timeout", phase="build", message="too slow")
+        one, two = measurements([CellData(record(skipped)), CellData(record(failed, spec=RunSpec(workload="other")))])
+        assert (one.kinds, one.validity, one.throughput()) == ({}, None, Missing(reason="no room"))
+        assert two.throughput() == Missing(reason="too slow")
+
+    def test_a_failed_process_s_steps_are_no_figure(self):
+        failed = Failed(kind="signal", phase="measure", message="killed")
+        [found] = measurements([cell(noisy(50), outcome=failed)])
+        assert found.kinds == {}
+
+    def test_no_cells(self):
+        assert measurements([]) == []
+
+    @pytest.mark.parametrize("steps", [(), ((step_header(), step_rows([])),)])
+    def test_completed_without_a_step(self, steps):
+        [found] = measurements([CellData(record(), steps)])
+        assert found.kinds == {}
+        assert (found.validity.verdict, codes(found)) == ("INVALID", ["too_few_steps"])
+
+
+class TestSoak:
+    def test_only_for_a_clock_budget(self):
+        spec = RunSpec(workload="scripted", budget=Budget(stop="clock"))
+        [soaked] = measurements([cell(noisy(300), spec=spec)])
+        [plain] = measurements([cell(noisy(300))])
+        assert soaked.soak is not None
+        assert plain.soak is None
+
+    def test_a_throttled_soak_is_invalid(self):
+        spec = RunSpec(workload="scripted", budget=Budget(stop="clock"))
+        seconds = np.concatenate((noisy(600, 1 / 300), noisy(550, 1 / 55)))
+        [found] = measurements([cell(seconds, spec=spec)])
+        assert found.soak.throttled
+        assert "throttled" in codes(found)
+        assert found.validity.verdict == "INVALID"
+
+
+def spoilt(field, value):
+    rows = step_rows(noisy(20))
+    rows[field][10] = value
+    return rows
+
+
+class TestDamagedRows:
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            spoilt("end_ns", 0),
+            spoilt("start_ns", 1),
+            spoilt("steps", 0),
+            spoilt("items", np.nan),
+            spoilt("items", -1),
+            spoilt("kind", 7),
+            step_rows(noisy(20), items=0.0),
+            np.zeros(3, dtype=[("start_ns", "<i8")]),
+        ],
+    )
+    def test_give_a_reason_and_no_figure(self, rows):
+        [found] = measurements([CellData(record(), ((step_header(), rows),))])
+        assert found.kinds == {}
+        assert (found.validity.verdict, codes(found)) == ("INVALID", ["damaged_samples"])
+
+    def test_the_other_processes_still_count(self):
+        damaged = CellData(record(), ((step_header(), spoilt("steps", 0)),))
+        [found] = measurements([cell(noisy(50)), damaged, cell(noisy(50))])
+        assert found.throughput().n == 2
+        assert "1 of 3 processes" in found.validity.reasons[0].sentence
+
+    def test_a_header_without_kinds(self):
+        with pytest.raises(DamagedRun):
+            streams(Header(fields=step_header().fields), step_rows([0.1]))
+
+    def test_the_cell_is_named(self):
+        found = process_figures(CellData(record(cell="tensor_add-3"), ((step_header(), spoilt("steps", 0)),)))
+        assert "tensor_add-3" in found.findings[0].sentence

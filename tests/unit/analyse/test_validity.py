@@ -1,0 +1,186 @@
+"""Verdicts on scripted streams: what every rule speaks about, and what it leaves alone."""
+
+import math
+
+import numpy as np
+import pytest
+from scripted_rows import BEGIN_NS, NS, estimate, noisy, step_rows, telemetry_rows
+
+from rigdyno.analyse import thresholds
+from rigdyno.analyse.steady import Steady, steady_window
+from rigdyno.analyse.streams import step_seconds
+from rigdyno.analyse.validity import RULES, Evidence, findings, judge
+from rigdyno.analyse.verdict import Finding, against_limit, merged_over_processes, validity_of
+from rigdyno.errors import BadValue
+from rigdyno.schema.record import Quality
+
+QUIET = {
+    "run_queue_wait_share": 0.015,
+    "worker_cpu_share": 1.97,
+    "cpu0": 0.99,
+    "cpu1": 0.99,
+    "psi_cpu_some": 0.012,
+    "steal_share": 0.005,
+    "frequency_mhz": 3000.0,
+}
+
+
+def evidence(seconds=None, *, channels=None, telemetry=True, **known):
+    rows = step_rows(noisy(1000) if seconds is None else seconds)
+    if telemetry is True:
+        telemetry = telemetry_rows(rows, **{**QUIET, **(channels or {})})
+    steady = steady_window(step_seconds(rows))
+    return Evidence(**{"rows": rows, "steady": steady, "telemetry": telemetry, **known})
+
+
+def without_run_queue(**channels):
+    """Readings of a machine whose kernel doesn't tell how long threads waited."""
+    return {"run_queue_wait_share": math.nan, **channels}
+
+
+def neighbour(waited, others):
+    return {"run_queue_wait_share": waited, "worker_cpu_share": 1.98 - others}
+
+
+def telemetry_until(seconds):
+    rows = step_rows(noisy(1000))
+    whole = telemetry_rows(rows, **QUIET)
+    return whole[whole["at_ns"] < BEGIN_NS + seconds * NS]
+
+
+def drift(change):
+    return noisy(1000, spread=0.005) * np.linspace(1, 1 + change, 1000)
+
+
+THROTTLED = np.concatenate((noisy(600, 1 / 300), noisy(550, 1 / 55)))
+
+# (expected code, severity, evidence): one line a case; every rule has at least one.
+SPOKEN = [
+    ("too_few_steps", "SUSPECT", evidence(noisy(9))),
+    ("too_few_steps", "SUSPECT", evidence([0.01])),
+    ("too_few_steps", "INVALID", Evidence(rows=step_rows([]), steady=Steady(0, False, "no step"))),
+    ("never_settled", "SUSPECT", evidence(noisy(1000) * np.linspace(1.5, 1, 1000))),
+    ("drifting", "SUSPECT", evidence(drift(0.06))),
+    ("drifting", "SUSPECT", evidence(drift(-0.06))),
+    ("throttled", "INVALID", evidence(THROTTLED)),
+    ("throttled", "INVALID", evidence(THROTTLED, telemetry=None)),
+    ("other_tenants", "SUSPECT", evidence(channels=neighbour(0.1, 0.1))),
+    ("other_tenants", "INVALID", evidence(channels=neighbour(0.7, 0.7))),
+    ("other_tenants", "SUSPECT", evidence(channels={"steal_share": 0.06})),
+    ("other_tenants", "INVALID", evidence(channels={"steal_share": 0.3})),
+    ("other_tenants", "SUSPECT", evidence(channels=without_run_queue(psi_cpu_some=0.5))),
+    ("other_tenants", "SUSPECT", evidence(channels=without_run_queue(psi_cpu_some=1.0))),
+    ("clock_changes", "SUSPECT", evidence(channels={"frequency_mhz": lambda share: np.where(share < 0.5, 3000, 2400)})),
+    ("above_limit", "INVALID", evidence(throughput=estimate(120, 110, 130), limit=estimate(100, 95, 104))),
+    ("dead_sampler", "SUSPECT", evidence(telemetry=telemetry_until(6))),
+    ("dead_sampler", "SUSPECT", evidence(telemetry=telemetry_until(0))),
+    ("dead_sampler", "SUSPECT", evidence(telemetry=None, sampler_exit_code=-9)),
+    ("wrong_result", "INVALID", evidence(quality=Quality(correct=False))),
+    ("loss_not_finite", "INVALID", evidence(quality=Quality(first_loss=2.3, last_loss=math.nan))),
+    ("loss_not_finite", "INVALID", evidence(quality=Quality(first_loss=2.3, last_loss=None))),
+    ("loss_not_falling", "SUSPECT", evidence(quality=Quality(first_loss=2.3, last_loss=2.4))),
+]
+
+SILENT = [
+    evidence(),
+    evidence(telemetry=None),
+    evidence([0.01] * 100),
+    evidence(noisy(10)),
+    evidence(channels=dict.fromkeys(QUIET, math.nan)),
+    # Threads that wait for each other: nobody else used the cores.
+    evidence(channels={"run_queue_wait_share": 0.44, "psi_cpu_some": 0.23}),
+    evidence(channels={"run_queue_wait_share": 1.18, "psi_cpu_some": 0.56, "worker_cpu_share": 1.96}),
+    # Others were busy, but not in our way.
+    evidence(channels={"worker_cpu_share": 0.99}),
+    evidence(channels={"frequency_mhz": lambda share: 3000 + 100 * np.sin(40 * share)}),
+    evidence(throughput=estimate(108, 104, 112), limit=estimate(100, 95, 104)),
+    evidence(drift(0.01)),
+    evidence(quality=Quality(correct=True, first_loss=2.3, last_loss=0.4)),
+    evidence(sampler_exit_code=0),
+]
+
+
+@pytest.mark.parametrize(("code", "severity", "known"), SPOKEN)
+def test_speaks(code, severity, known):
+    found = judge(known)
+    # What lost its speed halfway has never settled either.
+    expected = [code, "never_settled"] if code == "throttled" else [code]
+    assert [reason.code for reason in found.reasons] == expected
+    assert found.verdict == severity
+    assert found.reasons[0].sentence
+
+
+@pytest.mark.parametrize("known", SILENT)
+def test_leaves_alone(known):
+    found = judge(known)
+    assert (found.verdict, found.reasons) == ("VALID", ())
+
+
+def test_no_rule_that_can_never_fire():
+    assert {code for code, _, _ in SPOKEN} == set(RULES)
+
+
+def test_the_worst_counts_and_comes_first():
+    found = judge(evidence(noisy(9), quality=Quality(correct=False)))
+    assert found.verdict == "INVALID"
+    assert [reason.code for reason in found.reasons] == ["wrong_result", "too_few_steps"]
+
+
+def test_where_waiting_can_t_be_attributed_it_counts():
+    rows = step_rows(noisy(1000))
+    telemetry = telemetry_rows(rows, run_queue_wait_share=0.4)
+    assert judge(evidence(telemetry=telemetry)).verdict == "INVALID"
+
+
+def test_only_the_steady_window_counts():
+    seconds = noisy(1000)
+    seconds[:200] *= 2
+    loud_at_first = {"steal_share": lambda share: np.where(share < 0.3, 0.9, 0.0)}
+    assert judge(evidence(seconds, channels=loud_at_first)).verdict == "VALID"
+
+
+def test_a_hole_in_the_telemetry():
+    rows = step_rows(noisy(1000))
+    telemetry = telemetry_rows(rows, **QUIET)
+    at = telemetry["at_ns"] - BEGIN_NS
+    holed = telemetry[(at < 3 * NS) | (at > 6 * NS)]
+    assert [finding.code for finding in findings(evidence(telemetry=holed))] == ["dead_sampler"]
+
+
+def test_the_kind_is_named():
+    found = judge(evidence(noisy(9), steps_name="memmove steps"))
+    assert "memmove steps" in found.reasons[0].sentence
+
+
+def test_thresholds_are_in_order():
+    assert 0.02 < thresholds.PUSHED_ASIDE_SUSPECT < thresholds.PUSHED_ASIDE_INVALID < 0.38
+    assert 0.02 < thresholds.STEAL_SUSPECT < thresholds.STEAL_INVALID
+
+
+class TestVerdict:
+    def test_a_limit_that_is_learnt_later(self):
+        before = judge(evidence(noisy(9)))
+        after = against_limit(before, estimate(120, 110), estimate(100, 95, 104))
+        assert after.verdict == "INVALID"
+        assert [reason.code for reason in after.reasons] == ["above_limit", "too_few_steps"]
+        assert "5.8 % above" in after.reasons[0].sentence
+        assert against_limit(before, estimate(90), estimate(100)) is before
+
+    def test_a_limit_in_another_unit(self):
+        with pytest.raises(BadValue, match="byte/s"):
+            against_limit(judge(evidence()), estimate(1), estimate(1, unit="byte/s"))
+
+    def test_processes_are_merged(self):
+        suspect, invalid = Finding("SUSPECT", "a", "mild"), Finding("INVALID", "a", "grave")
+        found = merged_over_processes([[suspect], [], [invalid, Finding("SUSPECT", "b", "other")]])
+        assert found == [
+            Finding("INVALID", "a", "grave (2 of 3 processes)"),
+            Finding("SUSPECT", "b", "other (1 of 3 processes)"),
+        ]
+
+    def test_one_process_speaks_without_counting(self):
+        only = Finding("SUSPECT", "a", "mild")
+        assert merged_over_processes([[only]]) == [only]
+
+    def test_no_findings_are_valid(self):
+        assert validity_of([]).verdict == "VALID"

@@ -1,0 +1,145 @@
+"""The single arrangement with a meter that plays a script."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from rigdyno.arrangements.single import Single
+from rigdyno.contracts import CannotRun, Job, Place, Steps, Training
+from rigdyno.updates.plain import Plain
+
+HERE = Place(device="cpu")
+
+
+class ScriptedMeter:
+    """Wants so many steps, and writes down what it is told."""
+
+    def __init__(self, wanted):
+        self.wanted, self.told = wanted, []
+
+    def more(self):
+        return len(self.told) < self.wanted
+
+    def step(self, items=1.0, kind=0):
+        self.told.append((kind, items))
+
+
+@dataclass
+class Fake:
+    """A workload that was built before."""
+
+    built: object
+
+    def build(self, place):
+        assert place is HERE
+        return self.built
+
+
+class ScriptedUpdate:
+    """Gives losses from a list."""
+
+    def __init__(self, losses):
+        self.losses = iter(losses)
+
+    def prepare(self, training, place, collective):
+        assert collective.agree(17) == 17
+        return lambda inputs, targets: next(self.losses)
+
+
+def run(built, wanted, update=None):
+    meter = ScriptedMeter(wanted)
+    quality = Single().run(Job(Fake(built), update or Plain(), HERE, lambda steps, collective: meter))
+    return meter.told, quality
+
+
+def test_one_kind_is_repeated_as_often_as_the_meter_wants():
+    calls = []
+    told, quality = run(Steps(kinds={"step": lambda: calls.append(1)}, items_per_step=3.0), 4)
+    assert told == [(0, 3.0)] * 4
+    assert len(calls) == 4
+    assert quality.correct is None
+
+
+def test_a_step_may_say_how_much_it_did():
+    amounts = iter([5, 0, None])
+    told, _ = run(Steps(kinds={"step": lambda: next(amounts)}, items_per_step=2.0), 3)
+    assert told == [(0, 5), (0, 0), (0, 2.0)]
+
+
+def test_kinds_take_turns_in_order():
+    kinds = {"add": lambda: 2.0, "copy": lambda: None, "read": lambda: 4.0}
+    told, _ = run(Steps(kinds=kinds, items_per_step=3.0), 7)
+    assert told == [(0, 2.0), (1, 3.0), (2, 4.0), (0, 2.0), (1, 3.0), (2, 4.0), (0, 2.0)]
+
+
+@pytest.mark.parametrize("answer", [True, False, None])
+def test_the_canary_is_asked_when_all_is_over(answer):
+    order = []
+    steps = Steps(kinds={"step": lambda: order.append("step")}, check=lambda: order.append("check") or answer)
+    assert run(steps, 2)[1].correct is answer
+    assert order == ["step", "step", "check"]
+
+
+def training(sizes, accuracy=None):
+    batches = (([0] * size, [0] * size) for size in sizes)
+    return Training(model=None, loss=None, optimizer=None, batches=batches, accuracy=accuracy)
+
+
+def test_training_counts_images_also_of_smaller_batches():
+    told, _ = run(training([64, 64, 32, 64]), 4, ScriptedUpdate([1.0] * 4))
+    assert [items for _, items in told] == [64, 64, 32, 64]
+
+
+def test_the_losses_at_both_ends_are_averaged():
+    losses = [9, 8, 7, 6, 5, 100, 100, 4, 3, 2, 1, 0]
+    _, quality = run(training([1] * 12, accuracy=lambda: 0.9), 12, ScriptedUpdate(losses))
+    assert quality.first_loss == 7.0
+    assert quality.last_loss == 2.0
+    assert quality.accuracy == 0.9
+    assert quality.correct is True
+
+
+def test_no_loss_is_read_before_the_end():
+    reads, meter_ended = [], []
+
+    class Loss:
+        def __float__(self):
+            reads.append(bool(meter_ended))
+            return 1.0
+
+    class Meter(ScriptedMeter):
+        def more(self):
+            if not super().more():
+                meter_ended.append(True)
+            return super().more()
+
+    meter = Meter(8)
+    Single().run(Job(Fake(training([1] * 8)), ScriptedUpdate([Loss()] * 8), HERE, lambda built, collective: meter))
+    assert reads
+    assert all(reads)
+
+
+def test_a_training_that_diverged_is_not_correct():
+    _, quality = run(training([1] * 3), 3, ScriptedUpdate([1.0, 2.0, math.nan]))
+    assert quality.correct is False
+
+
+def test_a_training_too_short_for_two_ends_compares_none():
+    _, quality = run(training([1] * 4), 4, ScriptedUpdate([4.0, 3.0, 2.0, 1.0]))
+    assert (quality.first_loss, quality.last_loss, quality.correct) == (None, None, True)
+
+
+def test_no_step_at_all_gives_no_loss():
+    _, quality = run(training([]), 0, ScriptedUpdate([]))
+    assert (quality.first_loss, quality.last_loss, quality.correct) == (None, None, None)
+
+
+def test_it_is_for_one_process():
+    assert Single().refuses(None, None, 1) is None
+    assert Single().refuses(None, None, 2) == "the arrangement 'single' is for one process, not 2"
+
+
+def test_another_update_needs_a_training():
+    with pytest.raises(CannotRun, match="this workload trains none"):
+        run(Steps(kinds={"step": lambda: None}), 1, ScriptedUpdate([]))

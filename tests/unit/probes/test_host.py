@@ -1,0 +1,203 @@
+"""The host probe on a made-up /proc and /sys that the test moves on by hand."""
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from rigdyno.probes.host import Host
+
+SECOND = 10**9
+
+
+class ManualClock:
+    now = 0
+
+    def now_ns(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += int(seconds * SECOND)
+
+
+class Machine:
+    """A small Linux: two cores, one worker (pid 7) with a child (pid 9)."""
+
+    def __init__(self, root):
+        self.root = root
+        self.write("proc/stat", "cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\nintr 5\n")
+        self.write("proc/meminfo", "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:   2000 kB\n")
+        for resource in ("cpu", "memory", "io"):
+            self.pressure(resource, 0)
+        self.write("proc/7/task/7/children", "9 ")
+        for pid, tid in ((7, 7), (7, 8), (9, 9)):
+            self.thread(pid, tid, 0, 0, 0)
+        self.process(7, faults=1, pages=100)
+        self.process(9, faults=0, pages=10)
+
+    def write(self, path, text):
+        """In place: the probe holds the file open."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def pressure(self, resource, total_us):
+        text = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total_us}\nfull avg10=0.00 total=1\n"
+        self.write(f"proc/pressure/{resource}", text)
+
+    def thread(self, pid, tid, ran_ns, waited_ns, switches):
+        self.write(f"proc/{pid}/task/{tid}/schedstat", f"{ran_ns} {waited_ns} 3\n")
+        status = f"Name:\tx\nvoluntary_ctxt_switches:\t99\nnonvoluntary_ctxt_switches:\t{switches}\n"
+        self.write(f"proc/{pid}/task/{tid}/status", status)
+
+    def process(self, pid, faults, pages):
+        fields = ["S", *"12345678", "9", *(str(n) for n in range(100, 111)), str(pages), "0"]
+        fields[9] = str(faults)
+        assert fields[21] == str(pages)
+        self.write(f"proc/{pid}/stat", f"{pid} (a (b) c) {' '.join(fields)}\n")
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def probe(machine, clock):
+    host = Host(clock, machine.root)
+    yield host
+    host.close()
+
+
+def read(probe, channels):
+    return dict(zip([channel.name for channel in channels], probe.read(), strict=True))
+
+
+def test_shares_of_the_cores(machine, clock, probe):
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.1)
+    machine.write("proc/stat", "cpu 8 0 2 5 2 0 0 3\ncpu0 8 0 2 0 0 0 0 0 0 0\ncpu1 0 0 0 5 2 0 0 3 0 0\nintr 5\n")
+    values = read(probe, channels)
+    assert (values["cpu0"], values["cpu1"]) == (1.0, 0.0)
+    assert values["steal_share"] == pytest.approx(3 / 20)
+    assert values["memory_available_bytes"] == 2000 * 1024
+
+
+def test_no_tick_is_no_share(machine, clock, probe):
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.001)
+    assert math.isnan(read(probe, channels)["cpu0"])
+
+
+def test_the_workers_time_in_the_run_queue(machine, clock, probe):
+    machine.thread(7, 7, 5 * SECOND, 3 * SECOND, 0)  # what was before counts for nothing
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.5)
+    machine.thread(7, 7, 5 * SECOND + SECOND // 2, 3 * SECOND, 0)
+    machine.thread(7, 8, SECOND // 4, SECOND // 4, 0)
+    machine.thread(9, 9, 0, SECOND // 8, 0)
+    values = read(probe, channels)
+    assert values["run_queue_wait_share"] == pytest.approx(0.75)
+    assert values["worker_cpu_share"] == pytest.approx(1.5)
+
+
+def test_pressure_is_a_share_of_the_interval(machine, clock, probe):
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.1)
+    machine.pressure("cpu", 25_000)
+    values = read(probe, channels)
+    assert values["psi_cpu_some"] == pytest.approx(0.25)
+    assert values["psi_memory_some"] == 0
+
+
+def test_faults_memory_and_switches_of_the_whole_tree(machine, clock, probe):
+    channels = probe.open(lambda: [7])
+    clock.sleep(2)
+    machine.process(7, faults=5, pages=200)
+    machine.thread(7, 8, 0, 0, switches=6)
+    values = read(probe, channels)
+    assert values["major_faults"] == 2.0
+    assert values["worker_memory_bytes"] == 210 * os.sysconf("SC_PAGE_SIZE")
+    assert values["involuntary_switches"] == 3.0
+
+
+def test_new_threads_are_seen_after_a_second(machine, clock, probe):
+    channels = probe.open(lambda: [7])
+    machine.thread(7, 12, 0, 4 * SECOND, 0)
+    for _ in range(2):  # the first reading looks around at once, the next one a second later
+        clock.sleep(1)
+        values = read(probe, channels)
+    assert values["run_queue_wait_share"] == 0
+    clock.sleep(0.1)
+    machine.thread(7, 12, 0, 4 * SECOND + SECOND // 10, 0)
+    assert read(probe, channels)["run_queue_wait_share"] == pytest.approx(1)
+
+
+def test_a_worker_that_is_not_there_is_nan_and_not_zero(machine, clock, probe):
+    channels = probe.open(lambda: [4711])
+    clock.sleep(0.1)
+    values = read(probe, channels)
+    for name in ("run_queue_wait_share", "worker_cpu_share", "major_faults", "worker_memory_bytes"):
+        assert math.isnan(values[name]), name
+
+
+def test_what_this_machine_lacks_is_nan(machine, clock, probe):
+    (machine.root / "proc/pressure/io").unlink()
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.1)
+    values = read(probe, channels)
+    for name in ("frequency_mhz", "temperature_c", "psi_io_some"):
+        assert math.isnan(values[name]), name
+
+
+def test_clocks_from_cpufreq_and_the_hottest_sensor(machine, clock, probe):
+    for core, khz in ((0, 2_000_000), (1, 3_000_000)):
+        machine.write(f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq", f"{khz}\n")
+    for zone, (kind, millidegrees) in enumerate((("CPU-therm", 40500), ("PMIC-Die", 100000), ("GPU-therm", 41000))):
+        machine.write(f"sys/class/thermal/thermal_zone{zone}/type", kind)
+        machine.write(f"sys/class/thermal/thermal_zone{zone}/temp", f"{millidegrees}\n")
+    machine.write("sys/class/hwmon/hwmon0/name", "nvme\n")
+    machine.write("sys/class/hwmon/hwmon0/temp1_input", "90000\n")
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.1)
+    values = read(probe, channels)
+    assert values["frequency_mhz"] == 2500
+    assert values["temperature_c"] == 41
+
+
+@pytest.mark.parametrize(("flags", "known"), [("fpu aperfmperf", True), ("fpu hypervisor", False)])
+def test_the_clock_in_cpuinfo_counts_only_where_it_is_measured(machine, clock, probe, flags, known):
+    machine.write("proc/cpuinfo", f"cpu MHz\t\t: 2000.0\nflags\t: {flags}\n\ncpu MHz\t\t: 3000.0\nflags\t: {flags}\n")
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.1)
+    mhz = read(probe, channels)["frequency_mhz"]
+    assert mhz == 2500 if known else math.isnan(mhz)
+
+
+def test_a_system_without_proc(tmp_path):
+    unavailable = Host(root=tmp_path).availability()
+    assert unavailable is not None
+    assert "/proc" in unavailable.reason
+
+
+def test_closing_twice_or_before_opening_is_harmless(machine, clock, probe):
+    probe.close()
+    probe.open(lambda: [7])
+    probe.close()
+    probe.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="no /proc/self/schedstat on this system")
+def test_on_this_machine():
+    host = Host()
+    channels = host.open(lambda: [os.getpid()])
+    values = read(host, channels)
+    host.close()
+    assert values["worker_memory_bytes"] > 10**6
+    assert values["memory_available_bytes"] > 10**6

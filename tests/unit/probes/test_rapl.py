@@ -1,0 +1,48 @@
+"""The energy counters, on a made-up powercap."""
+
+import math
+
+import pytest
+
+from rigdyno.probes.rapl import Rapl
+
+
+@pytest.fixture
+def powercap(tmp_path):
+    folder = tmp_path / "sys/class/powercap"
+    for zone, name in (("intel-rapl:0", "package-0"), ("intel-rapl:0:0", "core"), ("intel-rapl:1", "psys")):
+        (folder / zone).mkdir(parents=True)
+        (folder / zone / "name").write_text(f"{name}\n")
+        (folder / zone / "energy_uj").write_text("900000\n")
+        (folder / zone / "max_energy_range_uj").write_text("1000000\n")
+    return folder
+
+
+def test_joules_since_opening_across_the_end_of_the_counter(tmp_path, powercap):
+    probe = Rapl(tmp_path)
+    assert probe.availability() is None
+    assert [channel.name for channel in probe.open(list)] == ["package0_energy_joules"]
+    assert probe.read() == [0.0]
+    (powercap / "intel-rapl:0/energy_uj").write_text("950000\n")
+    assert probe.read() == [pytest.approx(0.05)]
+    (powercap / "intel-rapl:0/energy_uj").write_text("100000\n")  # wrapped around
+    assert probe.read() == [pytest.approx(0.2)]
+    probe.close()
+    assert math.isnan(probe.read()[0])
+
+
+def test_a_counter_for_root_only_has_a_command(tmp_path, powercap, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    unavailable = Rapl(tmp_path).availability()
+    assert unavailable is not None
+    assert unavailable.fix == "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
+
+
+@pytest.mark.parametrize(("flags", "words"), [("fpu hypervisor", "virtual machine"), ("fpu", "driver")])
+def test_no_powercap_says_why(tmp_path, flags, words):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\n")
+    unavailable = Rapl(tmp_path).availability()
+    assert unavailable is not None
+    assert words in unavailable.reason
+    assert unavailable.fix

@@ -1,0 +1,97 @@
+"""Crashes and hangs of children are results."""
+
+import signal
+
+import msgspec
+
+from rigdyno.rig import devices, traps
+from rigdyno.rig.child import ChildEnd, run_snippet
+from rigdyno.rig.devices import Found, best_device, find_accelerators
+from rigdyno.schema.system import Accelerator
+
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+
+
+def test_a_snippet_that_works():
+    end = run_snippet("print('hello')", seconds=60)
+    assert (end.good, end.output.strip(), end.signal_name) == (True, "hello", None)
+
+
+def test_a_signal_is_named():
+    finding, _ = traps.try_snippet("illegal", "an illegal instruction", DIES)
+    assert finding.status == "trap"
+    assert finding.sentence == "an illegal instruction dies with SIGILL"
+
+
+def test_an_exception_is_told_by_its_last_line():
+    assert run_snippet("raise ValueError('too small')", seconds=60).how() == "fails: ValueError: too small"
+
+
+def test_a_hang_ends_with_its_own_children():
+    hang = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    end = run_snippet(hang, seconds=0.3)
+    assert (end.good, end.signal_name) == (False, None)
+    assert end.how() == "did not end within 0.3 s"
+
+
+def test_illegal_bf16_is_mended_by_a_narrower_instruction_set(monkeypatch):
+    tried = []
+
+    def run(snippet, seconds, variables=None):
+        tried.append((variables or {}).get("ONEDNN_MAX_CPU_ISA"))
+        return ChildEnd(0 if tried[-1] == "AVX512_CORE" else -signal.SIGILL)
+
+    monkeypatch.setattr(traps, "run_snippet", run)
+    finding = traps.try_bf16()
+    assert tried == [None, "AVX512_CORE_BF16", "AVX512_CORE"]
+    assert (finding.status, finding.fix) == ("trap", "export ONEDNN_MAX_CPU_ISA=AVX512_CORE")
+    assert "SIGILL" in finding.sentence
+
+
+def test_without_torch_nothing_is_known(monkeypatch):
+    monkeypatch.setattr(traps, "run_snippet", lambda *_: ChildEnd(traps.NO_TORCH, output="No module named 'torch'\n"))
+    assert traps.try_fp16().status == "unknown"
+    assert traps.try_compile().status == "unknown"
+
+
+def test_a_missing_compiler_is_named(monkeypatch):
+    errors = "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in ..."
+    monkeypatch.setattr(traps, "run_snippet", lambda *_: ChildEnd(1, errors=errors))
+    finding = traps.try_compile()
+    assert finding.sentence == "torch.compile finds no working C++ compiler"
+    assert "g++" in (finding.fix or "") or "xcode" in (finding.fix or "")
+
+
+def test_huge_pages():
+    assert traps.judge_huge_pages("always", 1.0, 1.0, torch_asks=False).status == "fine"
+    assert traps.judge_huge_pages("madvise", 0.0, 1.0, torch_asks=True).status == "fine"
+    assert traps.judge_huge_pages("madvise", 0.0, 1.0, torch_asks=False).fix == "export THP_MEM_ALLOC_ENABLE=1"
+    assert "echo madvise" in (traps.judge_huge_pages("never", 0.0, 0.0, torch_asks=False).fix or "")
+
+
+def test_small_shared_memory_is_a_trap(monkeypatch):
+    monkeypatch.setattr(traps, "run_snippet", lambda *_: ChildEnd(0))
+    monkeypatch.setattr(traps, "_shared_memory_bytes", lambda _: 64 * 2**20)
+    finding = traps.try_shared_memory()
+    assert finding.status == "trap"
+    assert "--shm-size" in (finding.fix or "")
+
+
+def test_devices_come_from_the_childs_last_line(monkeypatch):
+    card = Accelerator(kind="rocm", name="MI300X", memory_bytes=1, capability="gfx942")
+    answer = msgspec.json.encode(Found(accelerators=(card,), torch_version="2.9")).decode()
+    monkeypatch.setattr(devices, "run_python", lambda *_: ChildEnd(0, output=f"a warning\n{answer}\n"))
+    assert find_accelerators() == Found(accelerators=(card,), torch_version="2.9")
+
+
+def test_a_driver_that_crashes_is_a_reason(monkeypatch):
+    monkeypatch.setattr(devices, "run_python", lambda *_: ChildEnd(-signal.SIGSEGV))
+    found = find_accelerators()
+    assert found.accelerators == ()
+    assert found.reason == "asking torch for its devices dies with SIGSEGV"
+
+
+def test_the_best_device():
+    assert best_device(()) == "cpu"
+    assert best_device((Accelerator(kind="rocm", name="a"),)) == "cuda"
+    assert best_device((Accelerator(kind="mps", name="a"),)) == "mps"

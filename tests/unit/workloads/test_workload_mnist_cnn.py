@@ -1,0 +1,111 @@
+"""The MNIST network: its size, its data, and that it learns."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from rigdyno.arrangements.single import _Alone
+from rigdyno.contracts import CannotRun, Place
+from rigdyno.errors import BadValue
+from rigdyno.updates.plain import Plain
+from rigdyno.workloads import _mnist, mnist_cnn
+from rigdyno.workloads.mnist_cnn import MnistCnn
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Two threads that wait for each other crawl on a machine that does something else."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def few_images(monkeypatch):
+    whole = _mnist.synthetic
+    monkeypatch.setattr(_mnist, "synthetic", lambda seed: whole(seed, train=500, test=200))
+
+
+def test_the_number_of_parameters():
+    model = MnistCnn().build(Place(device="cpu")).model
+    assert sum(parameter.numel() for parameter in model.parameters()) == 21_840
+    assert model(torch.zeros(3, 1, 28, 28)).shape == (3, 10)
+
+
+def test_it_learns_in_a_few_dozen_steps():
+    training = MnistCnn(learning_rate=0.1).build(Place(device="cpu"))
+    step = Plain().prepare(training, Place(device="cpu"), _Alone())
+    before = training.accuracy()
+    losses = [float(step(*batch)) for batch in islice(training.batches, 60)]
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:5])
+    assert training.accuracy() > max(0.5, before)
+    assert training.model.training  # asking for the accuracy left it as it was
+
+
+def test_an_epoch_shows_every_image_once_and_the_last_batch_is_smaller():
+    train, _ = _mnist.synthetic(0)
+    batches = mnist_cnn._batches(mnist_cnn._on_device(train, "cpu"), 64, seed=0)
+    epoch = list(islice(batches, 8))
+    assert [len(targets) for _, targets in epoch] == [64] * 7 + [52]
+    assert sorted(torch.cat([targets for _, targets in epoch]).tolist()) == sorted(train.labels.tolist())
+
+
+def first_targets(**place):
+    return next(MnistCnn().build(Place(device="cpu", **place)).batches)[1]
+
+
+def test_the_seed_decides_the_order():
+    assert torch.equal(first_targets(seed=3), first_targets(seed=3))
+    assert not torch.equal(first_targets(seed=3), first_targets(seed=4))
+
+
+def test_ranks_share_the_images_and_begin_alike():
+    train, _ = _mnist.synthetic(0)
+    shares = [train.share(rank, 3) for rank in range(3)]
+    assert [len(share) for share in shares] == [166] * 3
+    assert not (set(map(bytes, shares[0].images)) & set(map(bytes, shares[1].images)))
+    models = [MnistCnn().build(Place(device="cpu", rank=rank, world_size=2)).model for rank in range(2)]
+    pairs = zip(models[0].parameters(), models[1].parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_pixels_are_normalised_as_in_the_example():
+    images = np.array([[[0, 255] * 14] * 28], dtype=np.uint8)
+    pixels, labels = mnist_cnn._on_device(_mnist.Part(images, np.array([7], dtype=np.uint8)), "cpu")
+    assert pixels.shape == (1, 1, 28, 28)
+    assert pixels[0, 0, 0, :2].tolist() == pytest.approx([-0.1307 / 0.3081, (1 - 0.1307) / 0.3081])
+    assert labels.tolist() == [7]
+
+
+def test_synthetic_images_are_called_so():
+    assert "synthetic images" in MnistCnn().build(Place(device="cpu")).notes[0]
+
+
+def test_a_folder_without_mnist_is_refused(tmp_path):
+    assert MnistCnn().refuses(None, "cpu") is None
+    assert "has no train-images-idx3-ubyte" in MnistCnn(data=str(tmp_path)).refuses(None, "cpu")
+
+
+def test_a_batch_larger_than_the_data():
+    with pytest.raises(CannotRun, match="batch_size 400 is more than the 250 images of a rank"):
+        MnistCnn(batch_size=400).build(Place(device="cpu", world_size=2))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"learning_rate": -0.1},
+        {"learning_rate": float("nan")},
+        {"learning_rate": "fast"},
+        {"momentum": 1.0},
+        {"momentum": True},
+        {"data": 5},
+    ],
+)
+def test_bad_options(options):
+    with pytest.raises(BadValue, match=next(iter(options))):
+        MnistCnn(**options)
