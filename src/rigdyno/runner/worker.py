@@ -109,7 +109,7 @@ def place_of(spec: RunSpec) -> Place:
         rank=rank,
         world_size=spec.world_size,
         threads=spec.threads or usable_cores(),
-        seed=spec.seed + rank,
+        seed=spec.seed,  # the same on every rank: whoever needs them apart adds the rank
     )
 
 

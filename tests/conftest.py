@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def _away_from_home(monkeypatch, tmp_path):
+    """No test reads the user's configuration, or leaves runs behind."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
+    monkeypatch.delenv("RIGDYNO_RUNS", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")

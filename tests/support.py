@@ -1,0 +1,98 @@
+"""What many tests need: a clock moved by hand, a rig, records, run folders."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rigdyno import __version__
+from rigdyno.schema.record import Completed, Facts, RunHead, RunRecord
+from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile
+from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.system import Cpu, Environment, System
+from rigdyno.store.files import write_json
+from rigdyno.store.folder import RunFolder
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+class ManualClock:
+    """Stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.at_ns = 1_000_000_000
+
+    def now_ns(self) -> int:
+        return self.at_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        self.at_ns += round(seconds * 1e9)
+
+
+def a_system(**changes) -> System:
+    fields = {
+        "cpu": Cpu(model="Test CPU", physical_cores=2, logical_cores=2, usable_cores=2),
+        "memory_bytes": 8_000_000_000,
+        "operating_system": "Linux",
+        "kernel": "6.1",
+        "architecture": "x86_64",
+    }
+    return System(**{**fields, **changes})
+
+
+def a_record(spec: RunSpec | None = None, **changes) -> RunRecord:
+    fields = {
+        "rigdyno_version": __version__,
+        "run": "test.20260102-030405",
+        "cell": "01-test",
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "spec": spec or RunSpec(workload="tensor_add", options={"variant": "as_published"}),
+        "system": a_system(),
+        "environment": Environment(python="3.11", packages={"torch": "2.13.0"}),
+        "facts": Facts(unit="iteration", per_item={"byte": 1_207_959_552.0}),
+        "outcome": Completed(),
+        "exit_codes": (0,),
+        "sampler_exit_code": 0,
+    }
+    return RunRecord(**{**fields, **changes})
+
+
+def a_head(cells: Iterable[Cell], **changes) -> RunHead:
+    fields = {
+        "rigdyno_version": __version__,
+        "created_at": "2026-01-02T03:04:05+00:00",
+        "plan": Plan(name="test", cells=tuple(cells)),
+        "system": a_system(),
+        "environment": Environment(python="3.11"),
+    }
+    return RunHead(**{**fields, **changes})
+
+
+def write_steps(path: Path, step_ns: Iterable[int], items: float = 1.0) -> None:
+    """One row a step, end to end."""
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",)))
+    at_ns = 1_000_000_000
+    for duration_ns in step_ns:
+        file.append(struct.pack(STEP_STRUCT, at_ns, at_ns + duration_ns, items, 1, 0, 0))
+        at_ns += duration_ns
+    file.close()
+
+
+def a_stored_run(
+    root: Path, *, suite: str | None = None, label: str | None = None, spec: RunSpec | None = None
+) -> Path:
+    """A run of one finished cell with a hundred steady steps of about 30 ms."""
+    spec = spec or RunSpec(workload="tensor_add", options={"variant": "as_published"})
+    cell = Cell(name="01-test", spec=spec, seconds=5.0)
+    folder = RunFolder.create(root, "test", NOW)
+    folder.write_head(a_head([cell], plan=Plan(name="test", suite=suite, label=label, cells=(cell,))))
+    cell_folder = folder.fresh_cell_folder(cell)
+    write_json(cell_folder / "spec.json", spec)
+    write_steps(cell_folder / "steps.0.rows", [30_000_000 + (i * 7919) % 1_000_000 for i in range(100)])
+    folder.write_record(a_record(spec, run=folder.name, suite=suite, label=label), cell)
+    return folder.path
