@@ -1,0 +1,190 @@
+"""The meter on a clock that is moved by hand: nothing here sleeps, nothing depends on the machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rigdyno.runner.measure import BUFFER_ROWS, StepMeter
+from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
+from rigdyno.schema.spec import Budget
+from support import ManualClock
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "steps.0.rows"
+
+
+def a_meter(path, clock, budget, **changes):
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",)))
+    return StepMeter(file, clock, budget, **{"settled": lambda durations: len(durations) >= 5, **changes})
+
+
+def run(meter, clock, seconds, items=1.0):
+    """Steps of these lengths until the meter has enough; how many that were."""
+    steps = 0
+    while meter.more():
+        clock.advance(seconds(steps) if callable(seconds) else seconds)
+        meter.step(items)
+        steps += 1
+    meter.close()
+    return steps
+
+
+def test_spends_the_budget_and_keeps_every_step_with_its_warm_up_flagged(path, clock):
+    steps = run(a_meter(path, clock, Budget(seconds=10.0)), clock, 0.1, items=32)
+    header, rows = read_rows(path)
+    assert steps == len(rows) == 100
+    assert header.kinds == ("step",)
+    assert (rows["flags"] & WARM_UP).sum() == 5
+    assert rows["items"].sum() == 3200
+    assert set(rows["end_ns"] - rows["start_ns"]) == {100_000_000}
+
+
+def test_the_number_of_steps_is_decided_once_after_warm_up(path, clock):
+    """A machine that slows down later doesn't make the meter stop earlier: that would favour quick streams."""
+    steps = run(a_meter(path, clock, Budget(seconds=10.0)), clock, lambda step: 0.1 if step < 20 else 0.3)
+    assert steps == 100
+
+
+def test_the_number_of_steps_is_agreed_with_the_other_ranks(path, clock):
+    asked = []
+    meter = a_meter(path, clock, Budget(seconds=10.0), agree=lambda number: asked.append(number) or 7)
+    assert run(meter, clock, 0.1) == 5 + 7
+    assert asked == [95]
+
+
+def test_waits_until_the_stream_is_settled_but_not_for_more_than_half_of_the_budget(path, clock):
+    meter = a_meter(path, clock, Budget(seconds=10.0), settled=lambda durations: False)
+    run(meter, clock, 0.1)
+    _, rows = read_rows(path)
+    assert (rows["flags"] & WARM_UP).sum() == 50
+    assert len(rows) == 100
+
+
+def test_a_step_longer_than_the_budget_is_still_measured_once_after_warm_up(path, clock):
+    assert run(a_meter(path, clock, Budget(seconds=1.0)), clock, 5.0) == 2
+    _, rows = read_rows(path)
+    assert list(rows["flags"]) == [WARM_UP, 0]
+
+
+def test_max_steps_ends_it_before_the_time(path, clock):
+    assert run(a_meter(path, clock, Budget(seconds=10.0, max_steps=10)), clock, 0.1) == 15
+
+
+def test_a_soak_ends_with_the_clock_however_slow_the_steps_become(path, clock):
+    began = clock.at_ns
+    steps = run(a_meter(path, clock, Budget(seconds=10.0, stop="clock")), clock, lambda step: 0.1 if step < 20 else 1.0)
+    assert steps == 20 + 8
+    assert clock.at_ns - began == pytest.approx(10e9)
+
+
+def test_steps_below_a_millisecond_are_timed_in_blocks_of_at_least_one(path, clock):
+    steps = run(a_meter(path, clock, Budget(seconds=1.0)), clock, 0.00003)
+    _, rows = read_rows(path)
+    blocks = rows[3:]
+    assert set(rows["steps"][:3]) == {1}
+    assert set(blocks["steps"]) == {34}  # 34 x 30 us = 1.02 ms
+    assert (blocks["end_ns"] - blocks["start_ns"]).min() >= 1_000_000
+    assert rows["steps"].sum() == rows["items"].sum() == steps
+
+
+def test_kinds_that_take_turns_get_a_row_each(path, clock):
+    meter = a_meter(path, clock, Budget(seconds=1.0), kinds=3)
+    steps = 0
+    while meter.more():
+        clock.advance(0.0001)
+        meter.step(1.0, steps % 3)
+        steps += 1
+    meter.close()
+    _, rows = read_rows(path)
+    assert set(rows["steps"]) == {1}
+    assert list(rows["kind"][:6]) == [0, 1, 2, 0, 1, 2]
+    measured = rows[rows["flags"] == 0]
+    assert len(measured) % 3 == 0
+
+
+def test_an_asynchronous_device_is_waited_for_once_a_row_and_rarely(path, clock):
+    waits = []
+    meter = a_meter(path, clock, Budget(seconds=1.0), synchronise=lambda: waits.append(clock.at_ns))
+    run(meter, clock, 0.001)
+    _, rows = read_rows(path)
+    assert len(waits) == len(rows) + 1  # once before the first step, so that building isn't counted
+    assert set(rows["steps"][3:-1]) == {10}
+
+
+def test_writes_between_steps_so_that_no_step_contains_it(path, clock):
+    """A slow disk costs time, but not of any step."""
+    meter = a_meter(path, clock, Budget(seconds=10.0))
+    append = meter._file.append
+
+    def slow_append(rows):
+        clock.advance(0.05)
+        append(rows)
+
+    meter._file.append = slow_append
+    run(meter, clock, 0.1)
+    _, rows = read_rows(path)
+    assert set(rows["end_ns"] - rows["start_ns"]) == {100_000_000}
+    gaps = rows["start_ns"][1:] - rows["end_ns"][:-1]
+    assert set(gaps) == {0, 50_000_000}
+
+
+def test_a_crash_loses_half_a_second_of_steps_at_most(path, clock):
+    """Never closed: what is on disk is what was flushed."""
+    meter = a_meter(path, clock, None)
+    for _ in range(100):
+        clock.advance(0.03)
+        meter.step()
+    _, rows = read_rows(path)
+    assert clock.at_ns - rows["end_ns"][-1] <= 530_000_000
+
+
+def test_a_full_buffer_is_written_even_where_no_time_passes(path, clock):
+    meter = a_meter(path, clock, None, kinds=2)
+    for step in range(3 * BUFFER_ROWS + 5):
+        meter.step(1.0, step % 2)
+    meter.close()
+    _, rows = read_rows(path)
+    assert len(rows) == 3 * BUFFER_ROWS + 5
+
+
+def test_a_users_own_loop_runs_until_they_end_it(path, clock):
+    meter = a_meter(path, clock, None, settled=lambda durations: False)
+    for _ in range(1000):
+        assert meter.more()
+        clock.advance(0.1)
+        meter.step(items=8)
+    meter.close()
+    _, rows = read_rows(path)
+    assert (rows["flags"] & WARM_UP).sum() == 20  # two seconds, then it counts
+    assert rows["items"].sum() == 8000
+
+
+def test_closing_keeps_a_block_that_is_not_full(path, clock):
+    meter = a_meter(path, clock, None)
+    for _ in range(50):
+        clock.advance(0.0001)
+        meter.step()
+    meter.close()
+    _, rows = read_rows(path)
+    assert rows["steps"].sum() == 50
+
+
+def test_restart_leaves_out_what_happened_between_two_steps(path, clock):
+    meter = a_meter(path, clock, None)
+    clock.advance(0.1)
+    meter.step()
+    clock.advance(30.0)  # a validation pass, say
+    meter.restart()
+    clock.advance(0.1)
+    meter.step()
+    meter.close()
+    _, rows = read_rows(path)
+    assert np.array_equal(rows["end_ns"] - rows["start_ns"], [100_000_000, 100_000_000])

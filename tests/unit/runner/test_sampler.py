@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rigdyno.contracts import Channel
+from rigdyno.runner.sampler import Sampler, worker_pids
+from rigdyno.schema.samples import read_rows
+from support import ManualClock
+
+
+class ScriptedProbe:
+    """Reads slowly, and one thing it can't read."""
+
+    def __init__(self, clock, cost_seconds):
+        self._clock, self._cost = clock, cost_seconds
+        self.pids: list[list[int]] = []
+        self.closed = False
+        self._count = 0.0
+
+    def availability(self):
+        return None
+
+    def open(self, pids):
+        self._pids = pids
+        return [Channel("count", "1"), Channel("temperature_c", "°C")]
+
+    def read(self):
+        self._clock.advance(self._cost)
+        self._count += 1
+        self.pids.append(list(self._pids()))
+        return [self._count, math.nan]
+
+    def close(self):
+        self.closed = True
+
+
+def sampled(tmp_path, clock, probe, readings):
+    sampler = Sampler(tmp_path, clock, [probe])
+    stops = iter([False] * readings + [True])
+    sampler.run(lambda: next(stops))
+    sampler.close()
+    return read_rows(tmp_path / "telemetry.rows")
+
+
+def test_reads_at_fixed_times_and_keeps_missing_values_missing(tmp_path):
+    clock = ManualClock()
+    probe = ScriptedProbe(clock, cost_seconds=0.02)
+    header, rows = sampled(tmp_path, clock, probe, readings=4)
+    assert [name for name, _ in header.fields] == ["at_ns", "count", "temperature_c"]
+    assert header.units == ("1", "°C")
+    assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 100_000_000, 200_000_000, 300_000_000]
+    assert list(rows["count"]) == [1, 2, 3, 4]
+    assert all(math.isnan(value) for value in rows["temperature_c"])
+    assert probe.closed
+
+
+def test_a_reading_that_takes_too_long_does_not_make_it_catch_up(tmp_path):
+    clock = ManualClock()
+    _, rows = sampled(tmp_path, clock, ScriptedProbe(clock, cost_seconds=0.25), readings=3)
+    assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 250_000_000, 500_000_000]
+
+
+def test_finds_workers_that_start_after_it(tmp_path):
+    assert worker_pids(tmp_path) == []
+    (tmp_path / "worker.0.pid").write_text("17")
+    (tmp_path / "worker.1.pid").write_text("")  # just being written
+    (tmp_path / "sampler.pid").write_text("4")
+    assert worker_pids(tmp_path) == [17]
+
+
+def test_rows_of_two_probes_stand_side_by_side(tmp_path):
+    clock = ManualClock()
+    first, second = ScriptedProbe(clock, 0.0), ScriptedProbe(clock, 0.0)
+    second.open = lambda pids: setattr(second, "_pids", pids) or [Channel("power_w", "W"), Channel("other", "1")]
+    sampler = Sampler(tmp_path, clock, [first, second])
+    stops = iter([False, True])
+    sampler.run(lambda: next(stops))
+    sampler.close()
+    header, rows = read_rows(tmp_path / "telemetry.rows")
+    assert [name for name, _ in header.fields] == ["at_ns", "count", "temperature_c", "power_w", "other"]
+    assert rows["power_w"][0] == pytest.approx(1.0)
