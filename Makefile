@@ -23,7 +23,9 @@ test-system: $(VENV)/.test
 	$(BIN)/python -m pytest tests/system -rs
 
 bench: $(VENV)/.bench
-	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+	@failed=0; for benchmark in benchmarks/[a-z]*.py; do \
+	  echo "== $$benchmark"; $(BIN)/python $$benchmark || failed=1; \
+	done; exit $$failed
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Rigdyno needs Python 3.10 or later") if sys.version_info < (3, 10) else None'

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rigdyno import __version__
+from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
@@ -62,7 +63,7 @@ class Run:
         unfinished = len(self.head.plan.cells) - len(self.cells)
         late = (
             [f"{unfinished} of {len(self.head.plan.cells)} cells are not finished; {self._resume()}"]
-            if unfinished
+            if unfinished > 0
             else []
         )
         return view_of(self.head, found, str(self.path), [*self.warnings, *late])
@@ -81,7 +82,7 @@ def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measuremen
             readable.append(CellData(cell.record, cell.steps(), cell.telemetry()))
         except RigdynoError as error:
             warnings.append(f"skipped: {error}")
-    return measurements(readable)
+    return held_against_limits(measurements(readable))
 
 
 def load(path: str | Path) -> Run:

@@ -94,7 +94,7 @@ def _installed(kind: str) -> dict[str, EntryPoint]:
 def _load_installed(kind: str, point: EntryPoint) -> Any:
     try:
         entry = point.load()
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, NameError, SyntaxError, TypeError, ValueError) as error:
         raise CatalogueError(f"the {kind} '{point.name}' ({point.value}) can't be loaded: {error}") from error
     lacking = [name for name in KINDS[kind].has if not hasattr(entry, name)]
     if lacking:
@@ -105,6 +105,8 @@ def _load_installed(kind: str, point: EntryPoint) -> Any:
 def _entry_of(kind: str, module: Any) -> Any:
     wanted = KINDS[kind]
     if wanted.attribute is not None:
+        if not hasattr(module, wanted.attribute):
+            raise CatalogueError(f"{module.__name__} must have '{wanted.attribute}'")
         return getattr(module, wanted.attribute)
     fitting = [
         thing

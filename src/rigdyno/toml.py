@@ -24,7 +24,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadValue(f"{path}: not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise BadValue(f"can't read {path}: {(error.strerror or str(error)).lower()}") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError may also be a number with too many digits
         raise BadValue(f"{path}: {error}") from None
     return document
 

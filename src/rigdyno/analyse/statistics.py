@@ -16,6 +16,7 @@ from rigdyno.schema.estimate import Estimate
 Floats = NDArray[np.float64]
 
 NO_INTERVAL = "one value: no interval"
+BY_BLOCKS = "sum of items over sum of seconds of one process, moving blocks of steps"
 
 
 def median_estimate(values: ArrayLike, unit: str, confidence: float = 0.95) -> Estimate:
@@ -63,17 +64,16 @@ def throughput_estimate(items: ArrayLike, seconds: ArrayLike, unit: str, confide
         return Estimate(
             value=rate, low=rate, high=rate, confidence=0.0, n=1, unit=unit, method=f"sum over sum, {NO_INTERVAL}"
         )
-    spread, method = _relative_half_width(counts, times, _share(confidence))
+    spread = _relative_half_width(counts, times, _share(confidence))
     low, high = rate * math.exp(-spread), rate * math.exp(spread)
-    return Estimate(value=rate, low=low, high=high, confidence=confidence, n=n, unit=unit, method=method)
+    return Estimate(value=rate, low=low, high=high, confidence=confidence, n=n, unit=unit, method=BY_BLOCKS)
 
 
-def _relative_half_width(counts: Floats, times: Floats, confidence: float) -> tuple[float, str]:
+def _relative_half_width(counts: Floats, times: Floats, confidence: float) -> float:
     """Of the logarithm of the ratio: an interval of a rate never reaches below zero."""
     influence = counts / counts.mean() - times / times.mean()
-    variance, degrees, block = long_run_variance(influence)
-    half_width = student_quantile(0.5 + confidence / 2, degrees) * math.sqrt(variance / len(times))
-    return half_width, f"sum over sum, moving blocks of {block}, Student t with {degrees} degrees of freedom"
+    variance, degrees, _block = long_run_variance(influence)
+    return student_quantile(0.5 + confidence / 2, degrees) * math.sqrt(variance / len(times))
 
 
 def _check_steps(counts: Floats, times: Floats) -> None:

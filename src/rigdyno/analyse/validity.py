@@ -169,10 +169,7 @@ def wrong_result(evidence: Evidence) -> Spoken:
 
 
 def loss_not_finite(evidence: Evidence) -> Spoken:
-    """A record stores a loss that isn't finite as none: one without the other is such a loss."""
-    losses = (evidence.quality.first_loss, evidence.quality.last_loss)
-    known = [loss for loss in losses if loss is not None]
-    if not known or (len(known) == 2 and all(math.isfinite(loss) for loss in known)):
+    if evidence.quality.loss_finite is not False:
         return None
     return "INVALID", "the training loss isn't finite"
 

@@ -95,7 +95,7 @@ def _train(job: Job, training: Training) -> Quality:
 def _quality(first: Sequence[float], last: Sequence[float], training: Training) -> Quality:
     """A run too short to have last losses beside the first ones says nothing about them."""
     return Quality(
-        correct=all(map(math.isfinite, (*first, *last))) if first else None,
+        loss_finite=all(map(math.isfinite, (*first, *last))) if first else None,
         first_loss=fmean(first) if last else None,
         last_loss=fmean(last) if last else None,
         accuracy=training.accuracy() if training.accuracy else None,

@@ -9,6 +9,7 @@ import click
 from rigdyno import api, catalogue
 from rigdyno.commands._shared import newest_or, out_option, rendered
 from rigdyno.errors import EXIT_DONE, RigdynoError
+from rigdyno.report.view import with_columns
 from rigdyno.store.files import disk_errors
 
 
@@ -16,8 +17,11 @@ from rigdyno.store.files import disk_errors
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--format", "form", type=click.Choice(catalogue.names("format")), default="terminal", show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write it there.")
+@click.option(
+    "--column", "columns", multiple=True, metavar="NAME", help="One more column: torch, cuda, kernel, threads."
+)
 @out_option
-def command(runs: tuple[str, ...], form: str, output: str | None, out: str | None) -> int:
+def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple[str, ...], out: str | None) -> int:
     """The table of stored runs; without a RUN, of the newest.
 
     \b
@@ -25,8 +29,10 @@ def command(runs: tuple[str, ...], form: str, output: str | None, out: str | Non
       rigdyno report
       rigdyno report runs/device.20260101-120000 --format markdown
       rigdyno report RUN RUN --format csv --output figures.csv
+      rigdyno report --column torch --column kernel
     """
-    texts = [rendered(finished.view(), form) for finished in _readable(newest_or(runs, out))]
+    views = [with_columns(finished.view(), columns) for finished in _readable(newest_or(runs, out))]
+    texts = [rendered(view, form) for view in views]
     text = _joined(texts, form)
     if output is None:
         click.echo(text, nl=False)

@@ -92,7 +92,7 @@ def _request(target: str | None, flags: dict[str, Any]) -> Request:
         fields[f"{name}_seconds"] = seconds_from(flags[name]) if flags.get(name) else None
     if target is not None and target.endswith(".toml"):
         return overridden(from_toml(Path(target)), fields)
-    return overridden(Request(target=target or "", text_values=True), fields)
+    return overridden(Request(target=target or ""), fields)
 
 
 def _rendered(finished: api.Run, as_json: bool, quiet: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +27,24 @@ DEFAULT_SECONDS = 10.0
 
 def expand(request: Request, system: System, device: str, resources: Resources) -> Plan:
     """`device`: what to use where the request doesn't say."""
+    try:
+        return _expanded(request, system, device, resources)
+    except UsageError as error:
+        place = _place(error, request)
+        if not place:
+            raise
+        raise BadValue(f"{place}: {error}") from None
+
+
+def _place(error: UsageError, request: Request) -> str:
+    """Where in a plan file the option stands that the message speaks of; else the file, if there is one."""
+    spoken_of = [key for key in request.places if key and re.search(rf"(^|'){re.escape(key)}('| )", str(error))]
+    return request.places.get(spoken_of[0] if spoken_of else "", "")
+
+
+def _expanded(request: Request, system: System, device: str, resources: Resources) -> Plan:
     chosen = request.device or device
+    _require_parts(request)
     suite = request.target if request.target in catalogue.names("suite") else None
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen)
     if request.budget_seconds is not None:
@@ -35,6 +53,13 @@ def expand(request: Request, system: System, device: str, resources: Resources) 
     if suite is None:
         _complain_if_nothing_fits(cells)
     return Plan(name=_plan_name(request.target), suite=suite, label=request.label, cells=cells)
+
+
+def _require_parts(request: Request) -> None:
+    wanted = {"update": request.update, "arrangement": request.arrangement, "launcher": request.launcher or "process"}
+    for kind, name in wanted.items():
+        if name not in catalogue.names(kind):
+            raise UnknownName(kind, name, catalogue.names(kind))
 
 
 def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]:
@@ -86,9 +111,6 @@ def _of_workload(request: Request, device: str) -> Sequence[Wanted]:
         seed=request.seed,
         budget=budget,
     )
-    for kind, name in (("update", base.update), ("arrangement", base.arrangement), ("launcher", base.launcher)):
-        if name not in catalogue.names(kind):
-            raise UnknownName(kind, name, catalogue.names(kind))
     return [Wanted(spec, request.repeat or 1) for spec in _varied(base, request)]
 
 
@@ -116,11 +138,21 @@ def _varied(base: RunSpec, request: Request, *, only_known: bool = False) -> Ite
 
 
 def _typed(workload: str, key: str, value: Value, types: dict[str, Any], request: Request) -> Value:
+    text = key in request.text_keys
     if is_function(workload):
-        return _literal(value) if request.text_values else value
+        return _storable(key, _literal(value) if text else value)
     if key not in types:
         raise UnknownName(f"option of {workload}", key, types)
-    return converted(value, types[key], key, text=request.text_values)
+    return _storable(key, converted(value, types[key], key, text=text))
+
+
+def _storable(key: str, value: Value) -> Value:
+    """A record is JSON in UTF-8, which has no NaN, no infinity and no stray bytes."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadValue(f"{key} must be a finite number, not {value!r}")
+    if isinstance(value, str) and not value.isascii() and value.encode("utf-8", "replace").decode() != value:
+        raise BadValue(f"{key} must be UTF-8 text, not {value!r}")
+    return value
 
 
 def _literal(value: Value) -> Value:
@@ -184,7 +216,7 @@ def _no_such_device(device: str, system: System) -> str | None:
     here = [accelerator for accelerator in system.accelerators if _device_kind(accelerator.kind) == kind]
     if not here:
         return f"no {kind} device here; try --device cpu"
-    if number and (not number.isdigit() or int(number) >= len(here)):
+    if number and (not number.isdecimal() or int(number) >= len(here)):
         return f"no device {device}: there are {len(here)}, counted from 0"
     return None
 

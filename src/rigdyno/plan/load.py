@@ -31,13 +31,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     update: str = "plain"
     arrangement: str = "single"
     launcher: str | None = None
-    text_values: bool = False  # options came as text: '12' may be a number
+    text_keys: tuple[str, ...] = ()  # options that came as text: '12' may be a number
+    places: dict[str, str] = {}  # options that stand in a file, and where: "plan.toml:3"; the file itself under ""
 
     def __post_init__(self) -> None:
         _check(self)
 
 
+MOST_REPEATS = 1000  # more is a slip of the finger: nobody waits for it
+
+
 def _check(request: Request) -> None:
+    _require_utf8(request)
     twice = sorted(set(request.options) & set(request.sweep))
     if twice:
         raise UsageError(f"'{twice[0]}' is both set and swept; choose one")
@@ -48,11 +53,22 @@ def _check(request: Request) -> None:
     for name, number in (("repeat", request.repeat), ("threads", request.threads)):
         if number is not None and number < 1:
             raise BadValue(f"{name} must be at least 1, not {number}")
-    if request.seed < 0:
-        raise BadValue(f"seed must not be negative, it is {request.seed}")
+    if request.repeat is not None and request.repeat > MOST_REPEATS:
+        raise BadValue(f"repeat must be at most {MOST_REPEATS}, not {request.repeat}")
+    if not 0 <= request.seed < 2**63:
+        raise BadValue(f"seed must not be negative, nor 2**63 or more; it is {request.seed}")
     empty = [key for key, values in request.sweep.items() if not values]
     if empty:
         raise BadValue(f"the sweep over '{empty[0]}' has no value")
+
+
+def _require_utf8(request: Request) -> None:
+    """A record is UTF-8: what a command line brings as other bytes couldn't be written."""
+    for name in ("target", "device", "label"):
+        try:
+            (getattr(request, name) or "").encode()
+        except UnicodeEncodeError:
+            raise BadValue(f"the {name} is not UTF-8 text: {getattr(request, name)!r}") from None
 
 
 def assignments(pairs: Sequence[str], flag: str) -> dict[str, str]:
@@ -94,6 +110,9 @@ def from_toml(path: Path) -> Request:
     fields = {key: _plain(path, key, document[key]) for key in _PLAIN if key in document}
     fields |= {_DURATIONS[key]: _duration(path, key, document[key]) for key in _DURATIONS if key in document}
     fields |= {"options": _options(path, document.get("set", {})), "sweep": _sweep(path, document.get("sweep", {}))}
+    fields["places"] = {"": str(path)} | {
+        key: _at(path, key, name) for name in _TABLES for key in document.get(name, {})
+    }
     try:
         return Request(**fields)
     except UsageError as error:
@@ -145,8 +164,10 @@ def _require_table(path: Path, name: str, table: Any) -> None:
 
 def overridden(plan: Request, flags: Mapping[str, Any]) -> Request:
     """Flags win over the file; options are merged key by key."""
-    given = {key: value for key, value in flags.items() if value not in (None, {}, False, "")}
+    given = {key: value for key, value in flags.items() if value is not None and value is not False and value != ""}
+    text_keys = (*given.get("options", {}), *given.get("sweep", {}))
     for table in ("options", "sweep"):
-        if table in given:
-            given[table] = {**getattr(plan, table), **given[table]}
-    return msgspec.structs.replace(plan, **given)
+        kept = {key: value for key, value in getattr(plan, table).items() if key not in text_keys}
+        given[table] = {**kept, **given.get(table, {})}
+    places = {key: place for key, place in plan.places.items() if key not in text_keys}
+    return msgspec.structs.replace(plan, **given, text_keys=text_keys, places=places)

@@ -25,9 +25,10 @@ def _parsed(file: str) -> ast.Module:
     except OSError as error:
         raise UsageError(f"can't read {file}: {(error.strerror or str(error)).lower()}") from None
     except SyntaxError as error:
-        raise UsageError(f"{file}:{error.lineno} is not Python: {error.msg}") from None
-    except ValueError as error:
-        raise UsageError(f"{file} is not Python: {error}") from None
+        place = f"{file}:{error.lineno}" if error.lineno else file
+        raise UsageError(f"{place} is not Python: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deeply for the parser
+        raise UsageError(f"{file} is not Python: {error or 'nested too deeply'}") from None
 
 
 def _names(body: Sequence[ast.stmt]) -> Iterator[str]:

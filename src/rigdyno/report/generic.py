@@ -61,7 +61,7 @@ def _rows(name: str, measurement: Measurement) -> list[Row]:
     if not measurement.kinds:
         reason = measurement.throughput()
         entries: dict[str, Entry] = {"what": Text(text=name), "rate": reason, "step": reason}
-        return [Row(entries=entries, status=measurement.status)]
+        return [Row(entries=entries, status=measurement.status, facts=measurement.records[-1].columns())]
     only = len(measurement.kinds) == 1
     return [
         _row(name if only else f"{name}, {kind}", measurement, figures) for kind, figures in measurement.kinds.items()
@@ -79,6 +79,7 @@ def _row(name: str, measurement: Measurement, figures: KindFigures) -> Row:
             "n": Text(text=str(figures.throughput.n)),
         },
         status=measurement.status,
+        facts=measurement.records[-1].columns(),
     )
 
 
@@ -102,5 +103,5 @@ def _held(measurement: Measurement) -> str:
     burst, sustained = measurement.soak.burst, measurement.soak.sustained
     unit = rate_unit(measurement.facts.unit)
     rates = f"{scaled_text(burst, unit)} at first, {scaled_text(sustained, unit)} at the end"
-    kept = show_percent(sustained / burst)
-    return f"Throttled: {rates} ({kept})." if measurement.soak.throttled else f"It held: {rates} ({kept})."
+    kept = f" ({show_percent(sustained / burst)})" if burst else ""
+    return f"Throttled: {rates}{kept}." if measurement.soak.throttled else f"It held: {rates}{kept}."

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from rigdyno import catalogue
 from rigdyno.contracts import Suite
+from rigdyno.errors import UnknownName
 from rigdyno.report import generic
 from rigdyno.schema.estimate import Reason, Validity, Verdict
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
-from rigdyno.schema.view import Presentation, View
+from rigdyno.schema.view import Column, Presentation, Table, Text, View
 
 _ORDER: tuple[Verdict, ...] = ("VALID", "SUSPECT", "INVALID")
 
@@ -30,6 +33,24 @@ def view_of(head: RunHead, measurements: Sequence[Measurement], saved_in: str, w
         saved_in=(saved_in,),
         next_commands=next_commands(head, saved_in),
     )
+
+
+def with_columns(view: View, names: Sequence[str]) -> View:
+    """The tables with extra columns: a framework's version, a driver, a kernel."""
+    known = {name for table in view.tables for row in table.rows for name in row.facts}
+    for name in names:
+        if name not in known:
+            raise UnknownName("column", name, known)
+    return replace(view, tables=tuple(_widened(table, names) for table in view.tables))
+
+
+def _widened(table: Table, names: Sequence[str]) -> Table:
+    columns = (*table.columns, *(Column(key=name, title=name, numeric=False) for name in names))
+    rows = (
+        replace(row, entries={**row.entries, **{name: Text(text=row.facts.get(name, "")) for name in names}})
+        for row in table.rows
+    )
+    return replace(table, columns=columns, rows=tuple(rows))
 
 
 def board_of(presented: Presentation, warnings: Sequence[str]) -> View:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -38,6 +40,16 @@ def synchroniser(device: str) -> Callable[[], None] | None:
     return wait
 
 
+def _nvidia_driver() -> str | None:
+    """`NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun ...`"""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", text)
+    return found[1] if found else None
+
+
 def with_framework(environment: Environment) -> Environment:
     """Adds what the loaded framework says of itself."""
     torch = sys.modules.get("torch")
@@ -46,5 +58,6 @@ def with_framework(environment: Environment) -> Environment:
     facts = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "rocm": torch.version.hip}
     if torch.cuda.is_available():
         facts["cudnn"] = str(torch.backends.cudnn.version())
+    facts["driver"] = _nvidia_driver()
     known = {name: str(value) for name, value in facts.items() if value is not None}
     return msgspec.structs.replace(environment, threads=torch.get_num_threads(), framework=known)

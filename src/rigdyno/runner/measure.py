@@ -23,6 +23,7 @@ BLOCK_NS = 1 * NS_PER_MS  # shorter rows would measure the clock
 ASYNCHRONOUS_BLOCK_NS = 10 * NS_PER_MS  # synchronising stalls a device's queue: do it rarely
 FLUSH_NS = NS_PER_S // 2  # what a crash may cost
 BUFFER_ROWS = 4096
+BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
 
 _ROW = struct.Struct(STEP_STRUCT)
 
@@ -53,8 +54,9 @@ class StepMeter:
         self._buffer = bytearray(BUFFER_ROWS * _ROW.size)
         self._filled = 0
         self._block, self._pending, self._items = 1, 0, 0.0
-        self._warm_up: list[float] = []  # ns per step
-        self._next_look = MIN_WARM_UP_ROWS
+        self._warm_up: list[list[float]] = [[] for _ in range(kinds)]  # ns per step, by kind
+        self._block_chosen = kinds > 1  # kinds take turns, and a row holds one kind: then a step is a row
+        self._next_look = MIN_WARM_UP_ROWS * kinds
         self._flags = WARM_UP
         self._rows_left = math.inf
         self._running = True
@@ -93,42 +95,45 @@ class StepMeter:
         )
         self._filled += _ROW.size
         self._pending, self._items = 0, 0.0
+        restart = False
         if self._flags & WARM_UP:
-            self._warm(duration_ns, now_ns)
+            self._warm(duration_ns, kind, now_ns)
+            restart = True  # looking at the durations takes a while, and belongs to no step
         else:
             self._count(now_ns)
         if now_ns - self._flushed_ns >= FLUSH_NS or self._filled == len(self._buffer):
             self._flush()
             self._flushed_ns = now_ns
-            now_ns = self._now_ns()
-        self._start_ns = now_ns
+            restart = True
+        self._start_ns = self._now_ns() if restart else now_ns
 
     def _flush(self) -> None:
         if self._filled:
             self._file.append(memoryview(self._buffer)[: self._filled])
             self._filled = 0
 
-    def _warm(self, duration_ns: float, now_ns: int) -> None:
-        self._warm_up.append(duration_ns)
-        rows = len(self._warm_up)
-        if rows == 3:
+    def _warm(self, duration_ns: float, kind: int, now_ns: int) -> None:
+        self._warm_up[kind].append(duration_ns)
+        rows = sum(map(len, self._warm_up))
+        if rows == BLOCK_ROWS and not self._block_chosen:
             self._choose_block()
         spent = self._spent(now_ns)
         if spent >= 1 and self._budget is not None and self._budget.stop == "clock":
             self._running = False
         if spent >= MAX_WARM_UP_SHARE:
             self._end_warm_up(now_ns)
-        elif rows >= self._next_look or spent >= MIN_WARM_UP_SHARE:
-            self._next_look = rows + 1 + rows // 5  # looking costs: look ever more rarely
-            if self._settled(self._warm_up):
+        elif rows >= self._next_look or (rows < MIN_WARM_UP_ROWS and spent >= MIN_WARM_UP_SHARE):
+            self._next_look = rows + self._kinds * (1 + rows // (5 * self._kinds))  # looking costs: ever more rarely
+            if all(self._settled(durations) for durations in self._warm_up):
                 self._end_warm_up(now_ns)
 
     def _choose_block(self) -> None:
-        """Several kinds take turns, and a row holds one kind: then a step is a row, however short."""
-        shortest_ns = max(1.0, min(self._warm_up))
-        if self._kinds == 1 and shortest_ns < self._block_ns:
+        """Once; blocks then warm up anew, because a row of one step isn't like a row of many."""
+        self._block_chosen = True
+        shortest_ns = max(1.0, min(self._warm_up[0]))
+        if shortest_ns < self._block_ns:
             self._block = math.ceil(self._block_ns / shortest_ns)
-            self._warm_up.clear()
+            self._warm_up[0].clear()
 
     def _spent(self, now_ns: int) -> float:
         """The share of the budget; a user's own loop has none, and warms up for at most 2 s."""
@@ -140,13 +145,17 @@ class StepMeter:
         self._warmed_up()
         if self._budget is None or self._budget.stop == "clock":
             return
-        typical_ns = median(self._warm_up[-2 * MIN_WARM_UP_ROWS :]) * self._block
         left_ns = self._budget.seconds * NS_PER_S - (now_ns - self._began_ns)
-        rows = max(1, round(left_ns / max(1.0, typical_ns)))
+        rows = max(1, round(left_ns / max(1.0, self._typical_row_ns())))
         if self._budget.max_steps is not None:
             rows = min(rows, math.ceil(self._budget.max_steps / self._block))
         rows = math.ceil(rows / self._kinds) * self._kinds
         self._rows_left = self._agree(rows)
+
+    def _typical_row_ns(self) -> float:
+        """The latest of each kind; a kind that hasn't come to a row yet can't be asked."""
+        typical = [median(durations[-2 * MIN_WARM_UP_ROWS :]) for durations in self._warm_up if durations]
+        return self._block * sum(typical) / len(typical) if typical else float(self._block_ns)
 
     def _count(self, now_ns: int) -> None:
         self._rows_left -= 1

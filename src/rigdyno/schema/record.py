@@ -19,6 +19,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what was computed is right: a fast wrong answer is no result."""
 
     correct: bool | None = None  # the workload's own canary; None: it has none
+    loss_finite: bool | None = None  # JSON has no NaN: a loss that is none is stored as None, and said here
     first_loss: float | None = None
     last_loss: float | None = None
     accuracy: float | None = None
@@ -80,6 +81,23 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     sampler_exit_code: int | None = None
     peak_memory_bytes: int | None = None  # summed over the workers
     files: tuple[str, ...] = ()
+
+    def columns(self) -> dict[str, str]:
+        """What could explain a number, by the names that a table's extra columns go by."""
+        environment = self.environment
+        named = {
+            "label": self.label,
+            "cpu": self.system.cpu.model,
+            "kernel": self.system.kernel,
+            "device": self.spec.device,
+            "python": environment.python,
+            "threads": None if environment.threads is None else str(environment.threads),
+            "governor": environment.governor,
+            "commit": environment.rigdyno_git.commit[:12] if environment.rigdyno_git is not None else None,
+            **environment.packages,
+            **environment.framework,
+        }
+        return {name: value for name, value in named.items() if value is not None}
 
 
 class RunHead(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ STEP_FIELDS: Fields = (
     ("flags", "<u2"),
 )
 STEP_STRUCT = "<qqdIHH"
+_FORMS = frozenset(form for _, form in STEP_FIELDS)  # telemetry's are among them
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,15 +69,18 @@ def read_rows(path: Path) -> tuple[Header, NDArray[np.void]]:
     """The header and every whole row; a torn last row is left out."""
     import numpy as np
 
-    line, newline, body = path.read_bytes().partition(b"\n")
+    try:
+        line, newline, body = path.read_bytes().partition(b"\n")
+    except OSError as error:
+        raise DamagedRun(f"can't read {path}: {(error.strerror or str(error)).lower()}") from error
     if not newline:
         raise DamagedRun(f"{path} ends inside its header")
     try:
         header = msgspec.json.decode(line, type=Header)
-        dtype = np.dtype([(name, form) for name, form in header.fields])
-    except (msgspec.DecodeError, msgspec.ValidationError, TypeError, ValueError) as error:
+        dtype = np.dtype(list(header.fields))
+    except (msgspec.DecodeError, RecursionError, TypeError, ValueError) as error:
         raise DamagedRun(f"{path} has no readable header ({error})") from error
-    if dtype.hasobject or dtype.itemsize == 0:
+    if not header.fields or not {form for _, form in header.fields} <= _FORMS:
         raise DamagedRun(f"{path} declares rows that can't be read")
     whole = len(body) - len(body) % dtype.itemsize
     return header, np.frombuffer(body[:whole], dtype=dtype)

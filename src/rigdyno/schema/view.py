@@ -51,6 +51,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     origin: Literal["measured", "published"] = "measured"
     status: Status | None = None
     notes: tuple[str, ...] = ()
+    facts: dict[str, str] = {}  # versions and the like: columns that a table can be given
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):

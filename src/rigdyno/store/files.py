@@ -61,7 +61,7 @@ def read_bytes(path: Path) -> bytes:
 def read_raw(path: Path) -> Any:
     try:
         return msgspec.json.decode(read_bytes(path))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedRun(f"{path} is not readable JSON ({error})") from error
 
 

@@ -90,6 +90,9 @@ class RunFolder:
         return converted(upgraded(read_raw(path), str(path)), RunHead, path)
 
     def cell_folder(self, cell: Cell) -> Path:
+        """Inside this run, whatever a plan that was tampered with says: resuming empties the folder."""
+        if cell.name in ("", ".", "..") or "/" in cell.name or "\0" in cell.name:
+            raise DamagedRun(f"{self.path / HEAD} names a cell {cell.name!r}, which can't be a folder of its own")
         return self.path / "cells" / cell.name
 
     def fresh_cell_folder(self, cell: Cell) -> Path:
@@ -137,13 +140,13 @@ class RunFolder:
             os.close(descriptor)
 
     def is_running(self) -> bool:
-        if not (self.path / LOCK).exists():
-            return False
-        with (self.path / LOCK).open() as file:
-            try:
+        try:
+            with (self.path / LOCK).open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False  # nobody ever locked it, or it isn't ours to look at
         return False
 
 

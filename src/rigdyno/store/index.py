@@ -6,9 +6,9 @@ comparing file times on every use. Several processes may do so at once.
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ VERSION = 1
 
 _TABLE = """
 create table if not exists cells (
-  path text primary key, stamp text not null,
+  path blob primary key, stamp text not null,
   run text, suite text, workload text, label text, outcome text, started_at text, error text
 )
 """
@@ -39,7 +39,29 @@ class Entry:
 
 def find(root: Path, *, suite: str | None = None, workload: str | None = None) -> tuple[list[Entry], list[str]]:
     """The finished cells in the order they were started, and a warning for each that can't be read."""
-    with _index(root) as connection:
+    for _attempt in range(2):
+        try:
+            return _found(str(root / FILE), root, suite, workload)
+        except sqlite3.OperationalError:
+            break  # read-only, full, locked too long, or no such folder
+        except sqlite3.DatabaseError:
+            if not _removed(root):
+                break
+    return _found(":memory:", root, suite, workload)
+
+
+def _removed(root: Path) -> bool:
+    """A damaged index, and the journal that would be played back into the next one."""
+    try:
+        for name in (FILE, f"{FILE}-journal"):
+            (root / name).unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def _found(database: str, root: Path, suite: str | None, workload: str | None) -> tuple[list[Entry], list[str]]:
+    with closing(_opened(database)) as connection:
         _refresh(connection, root)
         rows = connection.execute(
             "select path, run, suite, workload, label, outcome, started_at from cells where error is null"
@@ -47,26 +69,8 @@ def find(root: Path, *, suite: str | None = None, workload: str | None = None) -
             (suite, workload),
         ).fetchall()
         errors = connection.execute("select error from cells where error is not null order by path").fetchall()
-    return [Entry(root / row[0], *row[1:]) for row in rows], [f"skipped: {error}" for (error,) in errors]
-
-
-@contextmanager
-def _index(root: Path) -> Iterator[sqlite3.Connection]:
-    with closing(_open(root)) as connection:
-        yield connection
-
-
-def _open(root: Path) -> sqlite3.Connection:
-    """The index on disk, new if it is old or damaged; one in memory if the disk can't be written."""
-    path = root / FILE
-    for _attempt in range(2):
-        try:
-            return _opened(str(path))
-        except sqlite3.OperationalError:
-            break  # read-only, locked too long, or no such folder
-        except sqlite3.DatabaseError:
-            path.unlink(missing_ok=True)
-    return _opened(":memory:")
+    entries = [Entry(root / os.fsdecode(row[0]), *row[1:]) for row in rows]
+    return entries, [f"skipped: {error}" for (error,) in errors]
 
 
 def _opened(path: str) -> sqlite3.Connection:
@@ -100,20 +104,27 @@ def _refresh(connection: sqlite3.Connection, root: Path) -> None:
     connection.execute("commit")
 
 
-def _stamps(root: Path) -> dict[str, str]:
-    """Every record below the root, by its cell's folder, with what changes when it does."""
+def _stamps(root: Path) -> dict[bytes, str]:
+    """Every record below the root, by its cell's folder, with what changes when it does.
+
+    Paths are bytes, as the disk has them: a folder's name needn't be UTF-8.
+    """
     stamps = {}
     for path in root.glob(f"*/cells/*/{RECORD}"):
-        stat = path.stat()
-        stamps[str(path.parent.relative_to(root))] = f"{stat.st_mtime_ns}.{stat.st_size}"
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            continue  # deleted just now by another rigdyno
+        stamps[os.fsencode(path.parent.relative_to(root))] = f"{stat.st_mtime_ns}.{stat.st_size}"
     return stamps
 
 
-def _row(root: Path, path: str, stamp: str) -> tuple[str | None, ...]:
+def _row(root: Path, path: bytes, stamp: str) -> tuple[bytes | str | None, ...]:
     try:
-        record = read_record(root / path / RECORD)
+        record = read_record(root / os.fsdecode(path) / RECORD)
     except RigdynoError as error:
-        return path, stamp, None, None, None, None, None, None, str(error)
+        words = str(error).encode("utf-8", "backslashreplace").decode()
+        return path, stamp, None, None, None, None, None, None, words
     outcome = type(record.outcome).__name__.lower()
     return (
         path, stamp, record.run, record.suite, record.spec.workload, record.label, outcome, record.started_at, None,

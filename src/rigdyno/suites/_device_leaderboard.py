@@ -8,7 +8,7 @@ from rigdyno.reference.published import TENSOR_ADD_SIZE, PublishedAdd, tensor_ad
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.view import Column, Presentation, Published, Row, Table, Text
-from rigdyno.suites._device_tables import bytes_per_s, in_iterations, kind_of, size_of, variant
+from rigdyno.suites._device_tables import in_iterations, kind_of, moved_by, size_of, variant
 from rigdyno.units import show_percent
 
 WHAT_IT_MEASURES = (
@@ -78,10 +78,11 @@ def _stored_row(measurement: Measurement) -> Row:
         entries={
             "device": Text(text=device_name(measurement)),
             "rate": in_iterations(measurement.throughput()),
-            "moved": bytes_per_s(measurement),
+            "moved": moved_by(measurement),
         },
         notes=(f"measured in {record.run}, torch {record.environment.packages.get('torch', 'unknown')}",),
         status=measurement.status,
+        facts=measurement.records[-1].columns(),
     )
 
 
@@ -89,6 +90,6 @@ def device_name(measurement: Measurement) -> str:
     record = measurement.records[-1]
     if record.label:
         return record.label
-    if measurement.spec.device == "cpu" or not record.system.accelerators:
+    if kind_of(measurement) == "cpu" or not record.system.accelerators:
         return record.system.cpu.model
     return record.system.accelerators[0].name

@@ -35,10 +35,11 @@ def _row(measurement: Measurement, soak: Soak) -> Row:
             "what": Text(text=VARIANT_NAMES.get(variant(measurement), variant(measurement))),
             "burst": Text(text=show_number(soak.burst)),
             "sustained": Text(text=show_number(soak.sustained)),
-            "kept": Text(text=show_percent(soak.sustained / soak.burst)),
+            "kept": Text(text=show_percent(soak.sustained / soak.burst) if soak.burst else ""),
             "held": Text(text="THROTTLED" if soak.throttled else "yes"),
         },
         status=measurement.status,
+        facts=measurement.records[-1].columns(),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rigdyno.analyse.limits import bytes_per_s, memory_limit
 from rigdyno.reference.published import TENSOR_ADD_SIZE
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import Measurement
@@ -29,14 +30,6 @@ SHARE = Column(key="share", title="of limit")
 COUNT = Column(key="n", title="n")
 
 
-def memory_limit(measurements: Iterable[Measurement]) -> Estimate | None:
-    """The best of the three kinds: what this machine's memory has been seen to carry."""
-    for measurement in measurements:
-        if measurement.spec.workload == "memory_bandwidth" and measurement.best_kind is not None:
-            return measurement.kinds[measurement.best_kind].throughput
-    return None
-
-
 def of_workload(measurements: Iterable[Measurement], workload: str) -> list[Measurement]:
     return [measurement for measurement in measurements if measurement.spec.workload == workload]
 
@@ -45,13 +38,11 @@ def variant(measurement: Measurement) -> str:
     return str(measurement.spec.options.get("variant", "corrected"))
 
 
-def bytes_per_s(measurement: Measurement) -> Estimate | Missing:
-    rate, per_item = measurement.throughput(), measurement.facts.per_item.get("byte")
+def moved_by(measurement: Measurement) -> Estimate | Missing:
+    rate = measurement.throughput()
     if isinstance(rate, Missing):
         return rate
-    if per_item is None:
-        return Missing(reason="the bytes of an iteration are not recorded")
-    return rate.scaled(per_item, "B/s")
+    return bytes_per_s(measurement) or Missing(reason="the bytes of an iteration are not recorded")
 
 
 def share_of(part: Estimate | Missing, limit: Estimate | None) -> Entry:
@@ -59,6 +50,8 @@ def share_of(part: Estimate | Missing, limit: Estimate | None) -> Entry:
         return part
     if limit is None:
         return Missing(reason="the memory limit was not measured in this run")
+    if limit.low <= 0:
+        return Missing(reason="the memory limit is too uncertain in this run: its interval reaches down to zero")
     return Share(
         value=part.value / limit.value, low=part.low / limit.high, high=part.high / limit.low, of="memory bandwidth"
     )
@@ -85,7 +78,7 @@ def size_of(measurement: Measurement) -> int:
 
 
 def add_row(measurement: Measurement, limit: Estimate | None) -> Row:
-    moved = bytes_per_s(measurement)
+    moved = moved_by(measurement)
     name = VARIANT_NAMES.get(variant(measurement), variant(measurement))
     if size_of(measurement) != TENSOR_ADD_SIZE:
         name += f" ({size_of(measurement)})"
@@ -98,6 +91,7 @@ def add_row(measurement: Measurement, limit: Estimate | None) -> Row:
             "n": count(measurement.throughput()),
         },
         status=measurement.status,
+        facts=measurement.records[-1].columns(),
     )
 
 
@@ -141,12 +135,12 @@ def _limit_row(measurement: Measurement, kind: str | None) -> Row:
         rate = _in_its_unit(measurement, figures.throughput)
     entries: dict[str, Entry] = {"what": Text(text=f"{name}, {detail}".rstrip(", ")), "rate": rate}
     entries["n"] = count(rate) if isinstance(rate, (Estimate, Missing)) else Text(text="")
-    return Row(entries=entries, status=measurement.status)
+    return Row(entries=entries, status=measurement.status, facts=measurement.records[-1].columns())
 
 
 def _in_its_unit(measurement: Measurement, throughput: Estimate) -> Estimate:
     """Bytes and operations as rates; a launch as what one takes."""
-    if measurement.facts.unit != "launch":
+    if measurement.facts.unit != "launch" or throughput.low <= 0:  # there is no upper bound to invert
         return throughput.scaled(1.0, rate_unit(measurement.facts.unit))
     return Estimate(
         value=1 / throughput.value,
@@ -160,4 +154,4 @@ def _in_its_unit(measurement: Measurement, throughput: Estimate) -> Estimate:
 
 
 def kind_of(measurement: Measurement) -> str:
-    return "cpu" if measurement.spec.device == "cpu" else "gpu"
+    return "cpu" if measurement.spec.device.partition(":")[0] == "cpu" else "gpu"

@@ -194,7 +194,7 @@ class TestSoak:
 
     def test_a_throttled_soak_is_invalid(self):
         spec = RunSpec(workload="scripted", budget=Budget(stop="clock"))
-        seconds = np.concatenate((noisy(600, 1 / 300), noisy(550, 1 / 55)))
+        seconds = np.concatenate((noisy(1650, 1 / 300), noisy(1500, 1 / 55)))
         [found] = measurements([cell(seconds, spec=spec)])
         assert found.soak.throttled
         assert "throttled" in codes(found)

@@ -63,7 +63,7 @@ class TestThrottled:
         assert soak(rows_at_rates((40, 300), (60, 100), (2, 300), (18, 100)), None).throttled
 
     def test_too_short_to_have_heated_anything(self):
-        assert not soak(rows_at_rates((1, 300), (3, 100)), None).throttled
+        assert not soak(rows_at_rates((5, 300), (10, 100)), None).throttled
 
     def test_waiting_for_a_core_explains_it(self):
         rows = rows_at_rates((20, 300), (100, 150))

@@ -52,7 +52,7 @@ def drift(change):
     return noisy(1000, spread=0.005) * np.linspace(1, 1 + change, 1000)
 
 
-THROTTLED = np.concatenate((noisy(600, 1 / 300), noisy(550, 1 / 55)))
+THROTTLED = np.concatenate((noisy(1650, 1 / 300), noisy(1500, 1 / 55)))
 
 # (expected code, severity, evidence): one line a case; every rule has at least one.
 SPOKEN = [
@@ -76,8 +76,8 @@ SPOKEN = [
     ("dead_sampler", "SUSPECT", evidence(telemetry=telemetry_until(0))),
     ("dead_sampler", "SUSPECT", evidence(telemetry=None, sampler_exit_code=-9)),
     ("wrong_result", "INVALID", evidence(quality=Quality(correct=False))),
-    ("loss_not_finite", "INVALID", evidence(quality=Quality(first_loss=2.3, last_loss=math.nan))),
-    ("loss_not_finite", "INVALID", evidence(quality=Quality(first_loss=2.3, last_loss=None))),
+    ("loss_not_finite", "INVALID", evidence(quality=Quality(loss_finite=False, first_loss=2.3, last_loss=math.nan))),
+    ("loss_not_finite", "INVALID", evidence(quality=Quality(loss_finite=False))),
     ("loss_not_falling", "SUSPECT", evidence(quality=Quality(first_loss=2.3, last_loss=2.4))),
 ]
 
@@ -95,7 +95,7 @@ SILENT = [
     evidence(channels={"frequency_mhz": lambda share: 3000 + 100 * np.sin(40 * share)}),
     evidence(throughput=estimate(108, 104, 112), limit=estimate(100, 95, 104)),
     evidence(drift(0.01)),
-    evidence(quality=Quality(correct=True, first_loss=2.3, last_loss=0.4)),
+    evidence(quality=Quality(correct=True, loss_finite=True, first_loss=2.3, last_loss=0.4)),
     evidence(sampler_exit_code=0),
 ]
 

@@ -97,7 +97,7 @@ def test_the_losses_at_both_ends_are_averaged():
     assert quality.first_loss == 7.0
     assert quality.last_loss == 2.0
     assert quality.accuracy == 0.9
-    assert quality.correct is True
+    assert quality.loss_finite is True
 
 
 def test_no_loss_is_read_before_the_end():
@@ -120,19 +120,19 @@ def test_no_loss_is_read_before_the_end():
     assert all(reads)
 
 
-def test_a_training_that_diverged_is_not_correct():
+def test_a_training_that_diverged_has_no_finite_loss():
     _, quality = run(training([1] * 3), 3, ScriptedUpdate([1.0, 2.0, math.nan]))
-    assert quality.correct is False
+    assert quality.loss_finite is False
 
 
 def test_a_training_too_short_for_two_ends_compares_none():
     _, quality = run(training([1] * 4), 4, ScriptedUpdate([4.0, 3.0, 2.0, 1.0]))
-    assert (quality.first_loss, quality.last_loss, quality.correct) == (None, None, True)
+    assert (quality.first_loss, quality.last_loss, quality.loss_finite) == (None, None, True)
 
 
 def test_no_step_at_all_gives_no_loss():
     _, quality = run(training([]), 0, ScriptedUpdate([]))
-    assert (quality.first_loss, quality.last_loss, quality.correct) == (None, None, None)
+    assert (quality.first_loss, quality.last_loss, quality.loss_finite) == (None, None, None)
 
 
 def test_it_is_for_one_process():

@@ -93,6 +93,7 @@ def test_steps_below_a_millisecond_are_timed_in_blocks_of_at_least_one(path, clo
     assert set(blocks["steps"]) == {34}  # 34 x 30 us = 1.02 ms
     assert (blocks["end_ns"] - blocks["start_ns"]).min() >= 1_000_000
     assert rows["steps"].sum() == rows["items"].sum() == steps
+    assert (rows["flags"] & WARM_UP).sum() == 3 + 5  # blocks warm up anew, and then it is over
 
 
 def test_kinds_that_take_turns_get_a_row_each(path, clock):
@@ -108,6 +109,30 @@ def test_kinds_that_take_turns_get_a_row_each(path, clock):
     assert list(rows["kind"][:6]) == [0, 1, 2, 0, 1, 2]
     measured = rows[rows["flags"] == 0]
     assert len(measured) % 3 == 0
+
+
+def test_each_kind_must_settle_by_itself(path, clock):
+    """Kinds differ in length: mixed together they would never look steady."""
+    seen = []
+    meter = a_meter(path, clock, Budget(seconds=10.0), kinds=2, settled=lambda durations: seen.append(set(durations)))
+    steps = 0
+    while meter.more():
+        clock.advance((0.1, 0.2)[steps % 2])
+        meter.step(1.0, steps % 2)
+        steps += 1
+    meter.close()
+    assert all(len(lengths) == 1 for lengths in seen)
+    assert steps == 34 + 34  # half of the ten seconds warming up, half measuring, in whole pairs of 0.3 s
+
+
+def test_looking_whether_it_is_settled_costs_no_step_anything(path, clock):
+    def slow_look(durations):
+        clock.advance(0.5)
+        return len(durations) >= 8
+
+    run(a_meter(path, clock, Budget(seconds=10.0), settled=slow_look), clock, 0.1)
+    _, rows = read_rows(path)
+    assert set(rows["end_ns"] - rows["start_ns"]) == {100_000_000}
 
 
 def test_an_asynchronous_device_is_waited_for_once_a_row_and_rarely(path, clock):

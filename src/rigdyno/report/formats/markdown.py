@@ -10,14 +10,14 @@ from rigdyno.schema.view import Row, Table, View
 
 
 def render(view: View, page: Page) -> str:
-    parts = [f"## {view.title}", *view.rigs]
+    parts = [f"## {_plain(view.title)}", *map(_plain, view.rigs)]
     parts += [_table(table) for table in view.tables]
     parts += ["```\n" + "\n".join(plot_lines(plot, page.width)) + "\n```" for plot in view.plots]
     if view.validity is not None:
         reasons = "".join(f"\n- {reason.code}: {reason.sentence}" for reason in view.validity.reasons)
         parts.append(f"Verdict: **{view.validity.verdict}**{reasons}")
-    parts += [*view.standing, *view.closing]
-    parts += [f"Warning: {warning}" for warning in view.warnings]
+    parts += [_plain(sentence) for sentence in (*view.standing, *view.closing)]
+    parts += [f"Warning: {_plain(warning)}" for warning in view.warnings]
     return "\n\n".join(parts) + "\n"
 
 
@@ -41,5 +41,10 @@ def _line(cells: list[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """What a table's cell must not hold: a bar, a line break, or markup out of somebody's label."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """Without what a table's cell must not hold: a bar."""
+    return _plain(text.replace("\\", "\\\\").replace("|", "\\|"))
+
+
+def _plain(text: str) -> str:
+    """Without line breaks, or markup out of somebody's label."""
+    return " ".join(text.splitlines()).replace("<", "&lt;")

@@ -29,6 +29,7 @@ def render(view: View, page: Page) -> str:
         force_terminal=page.colour,
         no_color=not page.colour,
         highlight=False,
+        emoji=False,  # a label ':car:' stays what it is
         soft_wrap=False,
     )
     console.print(f"[bold]{escape(view.title)}[/bold]")

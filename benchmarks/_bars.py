@@ -1,0 +1,55 @@
+"""What every benchmark ends with: a table for people, one JSON line for machines, an exit code."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from rigdyno.analyse.statistics import across_processes, median_estimate
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A claim: the whole interval must lie on the right side of the bar."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    bar: float
+    at: Literal["most", "least"] = field(default="most")
+
+    @property
+    def holds(self) -> bool:
+        return self.high <= self.bar if self.at == "most" else self.low >= self.bar
+
+    def as_json(self) -> dict[str, object]:
+        fields = {key: value for key, value in asdict(self).items() if key != "at"}
+        return {**fields, "holds": self.holds}
+
+
+def median_bar(name: str, values: list[float], unit: str, bar: float) -> Bar:
+    estimate = median_estimate(values, unit)
+    return Bar(name, estimate.value, estimate.low, estimate.high, unit, bar)
+
+
+def distance_bar(name: str, ratios: list[float], bar: float) -> Bar:
+    """How far the mean ratio of pairs lies from one, in either direction, at the worse end of its interval."""
+    logs = across_processes([math.log(ratio) for ratio in ratios], "log ratio")
+    worst = max(abs(math.expm1(logs.low)), abs(math.expm1(logs.high)))
+    return Bar(name, abs(math.expm1(logs.value)), 0.0, worst, "of the peer's rate", bar)
+
+
+def finish(bars: list[Bar]) -> None:
+    width = max(len(bar.name) for bar in bars)
+    print(f"{'bar':<{width}}  {'value':>9}  {'low':>9}  {'high':>9}  {'bar':>9}  holds")
+    for bar in bars:
+        sign = "<=" if bar.at == "most" else ">="
+        figures = f"{bar.value:>9.4g}  {bar.low:>9.4g}  {bar.high:>9.4g}  {sign}{bar.bar:>7.4g}"
+        print(f"{bar.name:<{width}}  {figures}  {'yes' if bar.holds else 'NO'}  ({bar.unit})")
+    print(json.dumps([bar.as_json() for bar in bars]))
+    sys.exit(0 if all(bar.holds for bar in bars) else 1)
