@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from dataclasses import asdict, dataclass, field
 from typing import Literal
@@ -39,9 +38,9 @@ def median_bar(name: str, values: list[float], unit: str, bar: float) -> Bar:
 
 def distance_bar(name: str, ratios: list[float], bar: float) -> Bar:
     """How far the mean ratio of pairs lies from one, in either direction, at the worse end of its interval."""
-    logs = across_processes([math.log(ratio) for ratio in ratios], "log ratio")
-    worst = max(abs(math.expm1(logs.low)), abs(math.expm1(logs.high)))
-    return Bar(name, abs(math.expm1(logs.value)), 0.0, worst, "of the peer's rate", bar)
+    ratio = across_processes(ratios, "ratio")
+    worst = max(abs(ratio.low - 1), abs(ratio.high - 1))
+    return Bar(name, abs(ratio.value - 1), 0.0, worst, "of the peer's rate", bar)
 
 
 def finish(bars: list[Bar]) -> None:

@@ -88,15 +88,20 @@ def _check_steps(counts: Floats, times: Floats) -> None:
 def across_processes(
     values: Sequence[float], unit: str, confidence: float = 0.95, of: str = "processes' figures"
 ) -> Estimate:
-    """The mean over processes with Student's t interval: what is claimed about a machine rests on this."""
+    """The geometric mean over processes with Student's t interval of the logarithms, which never reaches below zero:
+    what is claimed about a machine rests on this."""
     figures = _finite(values, "values")
     n = len(figures)
     if n < 2:
         raise BadValue("an interval over processes needs at least two of them; try --repeat 2")
-    mean = float(figures.mean())
-    half = student_quantile(0.5 + _share(confidence) / 2, n - 1) * float(figures.std(ddof=1)) / math.sqrt(n)
-    method = f"mean of {n} {of}, Student t"
-    return Estimate(value=mean, low=mean - half, high=mean + half, confidence=confidence, n=n, unit=unit, method=method)
+    if np.any(figures <= 0):
+        raise DamagedRun("a process has a figure of zero or less")
+    logs = np.log(figures)
+    mean = float(logs.mean())
+    half = student_quantile(0.5 + _share(confidence) / 2, n - 1) * float(logs.std(ddof=1)) / math.sqrt(n)
+    low, value, high = (math.exp(log) for log in (mean - half, mean, mean + half))
+    method = f"geometric mean of {n} {of}, Student t"
+    return Estimate(value=value, low=low, high=high, confidence=confidence, n=n, unit=unit, method=method)
 
 
 @lru_cache(maxsize=1024)

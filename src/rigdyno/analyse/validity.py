@@ -73,7 +73,7 @@ def too_few_steps(evidence: Evidence) -> Spoken:
         return "INVALID", f"there are no steady {evidence.steps_name}"
     return (
         "SUSPECT",
-        f"only {rows} steady {evidence.steps_name}: fewer than {thresholds.FEW_ROWS}; try a larger --budget",
+        f"too few steady {evidence.steps_name}: {rows}, fewer than {thresholds.FEW_ROWS}; try a larger --budget",
     )
 
 

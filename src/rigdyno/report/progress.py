@@ -5,13 +5,14 @@ Drawn twice a second and no more: drawing costs time on the machine that is bein
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 from rigdyno.contracts import Observer, Progress
@@ -31,7 +32,7 @@ def observer_for(stream: TextIO | None = None, *, quiet: bool = False) -> Observ
 class Silent:
     def planned(self, plan: Plan, folder: Path) -> None: ...
 
-    def started(self, cell: Cell, index: int) -> None: ...
+    def started(self, cell: Cell) -> None: ...
 
     def progress(self, progress: Progress) -> None: ...
 
@@ -40,23 +41,42 @@ class Silent:
     def over(self) -> None: ...
 
 
-class Lines(Silent):
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._total = self._done = 0
+class _Counting(Silent):
+    """Knows which of the cells that can run is under way; what can't run, the plan has already said."""
+
+    def __init__(self) -> None:
+        self._plan = Plan(name="")
+        self._cell: Cell | None = None  # None: a cell that the plan refused
 
     def planned(self, plan: Plan, folder: Path) -> None:
-        self._total = len(plan.cells)
+        self._plan = plan
 
-    def started(self, cell: Cell, index: int) -> None:
-        self._done = index + 1
+    def started(self, cell: Cell) -> None:
+        self._cell = cell if cell.refusal is None else None
+
+    def _position(self) -> str:
+        names = [cell.name for cell in self._plan.runnable]
+        return f"{names.index(self._cell.name) + 1}/{len(names)}" if self._cell is not None else ""
+
+    def _seconds_before(self) -> float:
+        cells = itertools.takewhile(lambda cell: cell != self._cell, self._plan.runnable)
+        return sum(cell.seconds for cell in cells)
+
+
+class Lines(_Counting):
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
 
     def finished(self, record: RunRecord) -> None:
-        print(f"[{self._done}/{self._total}] {record.cell}: {ending(record)}", file=self._stream, flush=True)
+        if self._cell is not None:
+            line = f"[{self._position()}] {record.cell}: {ending(record)}"
+            print(line, file=self._stream, flush=True)
 
 
-class Bar(Silent):
+class Bar(_Counting):
     def __init__(self, stream: TextIO) -> None:
+        super().__init__()
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -66,37 +86,34 @@ class Bar(Silent):
             auto_refresh=False,
             transient=True,
         )
-        self._task: TaskID | None = None
-        self._plan = Plan(name="")
-        self._done_seconds = 0.0
+        self._task = self._bar.add_task("", total=1.0, figures="")
 
     def planned(self, plan: Plan, folder: Path) -> None:
-        self._plan = plan
-        self._task = self._bar.add_task("", total=max(plan.seconds, 0.1), figures="")
+        super().planned(plan, folder)
+        self._bar.update(self._task, total=max(plan.seconds, 0.1))
         self._bar.start()
 
-    def started(self, cell: Cell, index: int) -> None:
-        self._update(f"{index + 1}/{len(self._plan.cells)} {_shortened(cell.name)}", "starting")
+    def started(self, cell: Cell) -> None:
+        super().started(cell)
+        if self._cell is not None:
+            self._draw("starting", self._seconds_before(), f"{self._position()} {_shortened(cell.name)}")
 
     def progress(self, progress: Progress) -> None:
-        spent = self._done_seconds + progress.share * progress.cell.seconds
+        spent = self._seconds_before() + progress.share * progress.cell.seconds
         left = show_seconds(max(0.0, self._plan.seconds - spent))
         rate = f"{live_rate(progress)}, " if progress.rate is not None else ""
-        self._update(None, f"{rate}{left} left", spent)
+        self._draw(f"{rate}{left} left", spent)
 
     def finished(self, record: RunRecord) -> None:
-        cell = next(cell for cell in self._plan.cells if cell.name == record.cell)
-        self._done_seconds += cell.seconds if cell.refusal is None else 0.0
-        if not isinstance(record.outcome, Completed):
+        if self._cell is not None and not isinstance(record.outcome, Completed):
             self._bar.console.print(f"{escape(record.cell)}: {escape(ending(record))}", style="yellow")
 
     def over(self) -> None:
         self._bar.stop()
 
-    def _update(self, description: str | None, figures: str, completed: float | None = None) -> None:
-        if self._task is not None:
-            self._bar.update(self._task, description=description, figures=figures, completed=completed)
-            self._bar.refresh()
+    def _draw(self, figures: str, completed: float, description: str | None = None) -> None:
+        self._bar.update(self._task, description=description, figures=figures, completed=completed)
+        self._bar.refresh()
 
 
 def _shortened(name: str) -> str:

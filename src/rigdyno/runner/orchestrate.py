@@ -48,9 +48,9 @@ class Orchestrator:
         with self.folder.locked(), _termination_as_interrupt():
             self.observer.planned(plan, self.folder.path)
             try:
-                for index, cell in enumerate(plan.cells):
+                for cell in plan.cells:
                     if not self.folder.is_finished(cell):
-                        records.append(self._cell(cell, index))
+                        records.append(self._cell(cell))
             except KeyboardInterrupt:
                 raise Interrupted(self._interrupted_message()) from None
             finally:
@@ -62,8 +62,8 @@ class Orchestrator:
         total = len(self.head.plan.cells)
         return f"interrupted; {done} of {total} cells are kept. Go on with: rigdyno run --resume {self.folder.path}"
 
-    def _cell(self, cell: Cell, index: int) -> RunRecord:
-        self.observer.started(cell, index)
+    def _cell(self, cell: Cell) -> RunRecord:
+        self.observer.started(cell)
         folder = self.folder.fresh_cell_folder(cell)
         write_json(folder / "spec.json", cell.spec)
         started_at, began_ns = utc_now().isoformat(timespec="seconds"), self.clock.now_ns()

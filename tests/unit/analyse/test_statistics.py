@@ -40,7 +40,14 @@ class TestMedian:
 
     def test_zero_variance(self):
         found = median_estimate([2.0] * 50, "s")
-        assert (found.low, found.value, found.high) == (2, 2, 2)
+        assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
+
+    def test_processes_that_differ_wildly_still_have_a_rate_above_zero(self):
+        assert across_processes([0.2, 0.5, 0.9], "item/s").low > 0
+
+    def test_a_figure_of_zero(self):
+        with pytest.raises(DamagedRun, match="zero"):
+            across_processes([1.0, 0.0], "item/s")
 
     @pytest.mark.parametrize("n", [2, 5, 6, 7, 10, 25, 100, 101, 1000, 20_000])
     @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.99])
@@ -78,7 +85,14 @@ class TestThroughput:
 
     def test_zero_variance(self):
         found = throughput_estimate([1] * 20, [0.5] * 20, "item/s")
-        assert (found.low, found.value, found.high) == (2, 2, 2)
+        assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
+
+    def test_processes_that_differ_wildly_still_have_a_rate_above_zero(self):
+        assert across_processes([0.2, 0.5, 0.9], "item/s").low > 0
+
+    def test_a_figure_of_zero(self):
+        with pytest.raises(DamagedRun, match="zero"):
+            across_processes([1.0, 0.0], "item/s")
 
     def test_is_the_same_every_time(self):
         seconds = np.random.default_rng(1).lognormal(0, 0.1, 500)
@@ -161,21 +175,30 @@ def coverage(streams):
 
 class TestProcesses:
     def test_by_hand(self):
-        # mean 10, standard deviation 1, t(0.975, 2) = 4.302653, half-width 4.302653 / sqrt(3)
-        found = across_processes([9, 10, 11], "image/s")
-        assert found.value == 10
-        assert found.high - found.value == pytest.approx(2.484138)
+        # logarithms with mean 2 and standard deviation 1, t(0.975, 2) = 4.302653, half-width 4.302653 / sqrt(3)
+        found = across_processes([math.exp(1), math.exp(2), math.exp(3)], "image/s")
+        assert found.value == pytest.approx(math.exp(2))
+        assert found.high == pytest.approx(math.exp(2 + 2.484138))
+        assert found.low == pytest.approx(math.exp(2 - 2.484138))
         assert (found.n, found.confidence) == (3, 0.95)
 
     def test_against_scipy(self):
         values = np.random.default_rng(0).normal(5, 1, 7)
-        low, high = stats.t.interval(0.9, 6, loc=values.mean(), scale=stats.sem(values))
+        logs = np.log(values)
+        low, high = np.exp(stats.t.interval(0.9, 6, loc=logs.mean(), scale=stats.sem(logs)))
         found = across_processes(values, "s", confidence=0.9)
         assert (found.low, found.high) == pytest.approx((low, high))
 
     def test_zero_variance(self):
         found = across_processes([2.0, 2.0], "s")
-        assert (found.low, found.value, found.high) == (2, 2, 2)
+        assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
+
+    def test_processes_that_differ_wildly_still_have_a_rate_above_zero(self):
+        assert across_processes([0.2, 0.5, 0.9], "item/s").low > 0
+
+    def test_a_figure_of_zero(self):
+        with pytest.raises(DamagedRun, match="zero"):
+            across_processes([1.0, 0.0], "item/s")
 
     @pytest.mark.parametrize("values", [[], [1.0]])
     def test_one_process_says_nothing_about_others(self, values):

@@ -26,7 +26,7 @@ SPECS = {
     "quick": RunSpec(workload="memory_bandwidth"),
     "soak": RunSpec(workload="tensor_add", budget=Budget(seconds=3.0, stop="clock")),
 }
-fuzzed = settings(max_examples=1500, deadline=None)
+fuzzed = settings(max_examples=250, deadline=None)
 
 
 def write_telemetry(path):

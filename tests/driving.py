@@ -1,0 +1,148 @@
+"""Drives `rigdyno` from outside, as a person or a script does: real processes, pipes, terminals and signals."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rigdyno.schema.record import RunRecord
+from rigdyno.store.folder import RunFolder
+
+PATIENCE_SECONDS = 120.0
+COMMAND = (sys.executable, "-m", "rigdyno")
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Of somebody without a configuration, whose shell says nothing about rigdyno, colours or widths."""
+    silenced = ("RIGDYNO_RUNS", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "XDG_CONFIG_HOME")
+    kept = {name: value for name, value in os.environ.items() if name not in silenced}
+    return {**kept, "XDG_CONFIG_HOME": "/nonexistent", "TERM": "xterm-256color", **changes}
+
+
+def rigdyno(*arguments: str | bytes, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=cwd, env=environment(**changes), capture_output=True, text=True, errors="replace",
+        timeout=PATIENCE_SECONDS, check=False,
+    )  # fmt: skip
+
+
+def started(*arguments: str, cwd: Path, **changes: str) -> subprocess.Popen[str]:
+    """In a process group of its own, as a shell starts it."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=cwd, env=environment(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, out, err
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Waits for something that another process does."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
+
+
+def only_run(folder: Path) -> RunFolder:
+    (path,) = (folder / "runs").glob("[!.]*.*")
+    return RunFolder(path)
+
+
+def records(folder: RunFolder) -> list[RunRecord]:
+    warnings: list[str] = []
+    found = [cell.record for cell in folder.cells(warnings)]
+    assert warnings == []
+    return found
+
+
+def cell_folders(store: Path) -> list[Path]:
+    return sorted(store.glob("[!.]*.*/cells/*"))
+
+
+def steps_began(store: Path, cell: int = 0, rows: int = 100) -> bool:
+    """Whether the worker of that cell has written so many rows."""
+    folders = cell_folders(store)
+    if len(folders) <= cell:
+        return False
+    path = folders[cell] / "steps.0.rows"
+    return path.exists() and path.stat().st_size > 32 * rows
+
+
+def pid_of(cell: Path, name: str) -> int:
+    return int((cell / f"{name}.pid").read_text())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def none_left(cell: Path) -> None:
+    pids = [pid_of(cell, name) for name in ("worker.0", "sampler") if (cell / f"{name}.pid").exists()]
+    until(lambda: not any(map(is_alive, pids)), f"the processes {pids} were gone")
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What a terminal was sent."""
+
+    code: int
+    text: str
+
+    @property
+    def plain(self) -> str:
+        return self.text.replace("\r\n", "\n")
+
+
+def in_terminal(*arguments: str, cwd: Path, columns: int = 80, **changes: str) -> Screen:
+    """On a real pseudo-terminal of that width."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execvpe(COMMAND[0], [*COMMAND, *arguments], environment(**changes))
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    try:
+        text = _everything(terminal).decode(errors="replace")
+    finally:
+        os.close(terminal)
+    return Screen(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text)
+
+
+def _everything(terminal: int) -> bytes:
+    """Until the other side closes, which Linux tells by an error."""
+    parts = []
+    while select.select([terminal], [], [], PATIENCE_SECONDS)[0]:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
+
+
+def interrupt(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """To the whole group, as a terminal does at Ctrl-C."""
+    os.killpg(process.pid, number)

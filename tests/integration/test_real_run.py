@@ -1,0 +1,147 @@
+"""One small real run, looked at from every side."""
+
+import getpass
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from driving import only_run, records, rigdyno
+
+import rigdyno as package
+from rigdyno.schema.record import Completed
+from rigdyno.schema.view import View
+
+SMALL = ("run", "tensor_add", "--set", "size=256", "--budget", "5s")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("real")
+
+
+@pytest.fixture(scope="module")
+def ran(place) -> subprocess.CompletedProcess[str]:
+    return rigdyno(*SMALL, "--label", "my rig", cwd=place)
+
+
+def test_it_says_what_it_does_and_what_came_out(ran, place):
+    assert ran.returncode == 0, ran.stderr
+    saved = f"runs/{only_run(place).name}"
+    for words in ("This rig: ", "Plan: tensor_add, 1 cell", "my rig", "it/s", "Verdict: ", saved, "Worth trying next"):
+        assert words in ran.stdout
+    assert ran.stderr.startswith("[1/1] 01-tensor_add-256: done in")
+
+
+def test_a_pipe_gets_plain_text_of_80_columns(ran):
+    assert "\x1b" not in ran.stdout + ran.stderr
+    assert max(map(len, ran.stdout.splitlines())) <= 80
+
+
+def test_the_folder_holds_everything(ran, place):
+    run = only_run(place)
+    (cell,) = (run.path / "cells").iterdir()
+    assert {path.name for path in run.path.iterdir()} == {"head.json", "lock", "cells"}
+    assert {path.name for path in cell.iterdir()} == {
+        "spec.json", "record.json", "steps.0.rows", "telemetry.rows", "worker.0.json", "worker.0.log", "worker.0.pid",
+        "sampler.log", "sampler.pid",
+    }  # fmt: skip
+
+
+def test_the_record_explains_the_number(ran, place):
+    (record,) = records(only_run(place))
+    assert isinstance(record.outcome, Completed)
+    assert record.outcome.quality.correct is True
+    assert record.exit_codes == (0,)
+    assert record.sampler_exit_code == 0
+    assert record.peak_memory_bytes > 50_000_000
+    assert record.label == "my rig"
+    assert record.environment.packages["torch"] == record.environment.framework["torch"]
+    assert record.environment.packages["rigdyno"] == package.__version__
+
+
+def test_nothing_tells_who_or_where_it_was(ran, place):
+    secrets = {socket.gethostname(), str(Path.home()), str(place), getpass.getuser()} - {"root", "localhost"}
+    for path in only_run(place).path.rglob("*.json"):
+        text = path.read_text()
+        assert [secret for secret in secrets if secret in text] == []
+        assert "/root" not in text
+        assert "/home" not in text
+
+
+@pytest.mark.parametrize("command", ["report", "show", "leaderboard"])
+def test_stored_runs_are_read_without_measuring(ran, place, command):
+    answer = rigdyno(command, *(["device"] if command == "leaderboard" else []), cwd=place)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr == ""
+    assert ("Leaderboard" if command == "leaderboard" else "tensor_add") in answer.stdout
+    assert max(map(len, answer.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "json"])
+def test_every_format_renders_it(ran, place, form):
+    answer = rigdyno("report", "--format", form, cwd=place)
+    assert answer.returncode == 0, answer.stderr
+    assert "it/s" in answer.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error(ran, place):
+    script = f"{package.__name__} show | head -n 1"
+    path = f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"
+    answer = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script],
+        cwd=place, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 0
+    assert answer.stderr == ""
+    assert answer.stdout == "tensor_add\n"
+
+
+def test_loading_it_from_python(ran, place, monkeypatch):
+    monkeypatch.chdir(place)
+    name = only_run(place).name
+    for path in (name, f"runs/{name}", place / "runs" / name):
+        run = package.load(path)
+        (measurement,) = run.measurements
+        assert measurement.throughput().unit == "iteration/s"
+        assert run.records[0].outcome == Completed(quality=run.records[0].outcome.quality)
+        assert run.warnings == []
+
+
+def test_json_is_one_document_on_stdout(tmp_path):
+    answer = rigdyno(*SMALL, "--json", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    document = json.loads(answer.stdout)
+    assert document["title"] == "tensor_add"
+    assert document["saved_in"] == [f"runs/{only_run(tmp_path).name}"]
+    assert set(document) == set(View.__struct_fields__)
+
+
+def test_json_where_the_folder_is_not_utf8(ran, place):
+    target = place / "ru\udcffns"
+    target.symlink_to("runs")
+    answer = rigdyno("report", "--format", "json", "--out", os.fsencode("ru\udcffns"), cwd=place)
+    target.unlink()
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["title"] == "tensor_add"
+
+
+def test_quiet_is_the_table_and_the_verdict(tmp_path):
+    answer = rigdyno(*SMALL, "--quiet", cwd=tmp_path)
+    assert answer.returncode == 0
+    assert answer.stderr == ""
+    assert "it/s" in answer.stdout
+    assert "Verdict: " in answer.stdout
+    for words in ("This rig", "Plan:", "Saved in", "Worth trying"):
+        assert words not in answer.stdout
+
+
+def test_running_from_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = package.run("tensor_add", options={"size": 128}, budget="5s", label="api")
+    assert run.path.parent == Path("runs")
+    assert [type(record.outcome) for record in run.records] == [Completed]
+    assert run.head.plan.label == "api"
+    assert run.measurements[0].status in ("VALID", "SUSPECT", "INVALID")

@@ -1,0 +1,70 @@
+"""On a real pseudo-terminal: bars, colours, widths."""
+
+import re
+
+import pytest
+from driving import in_terminal, only_run
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*[1-9][0-9;]*m")  # a bare reset is no colour
+ANY_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SMALL = ("run", "tensor_add", "--set", "size=256", "--budget", "5s")
+
+
+@pytest.fixture(scope="module")
+def coloured(tmp_path_factory):
+    return in_terminal(*SMALL, cwd=tmp_path_factory.mktemp("coloured"))
+
+
+@pytest.fixture(scope="module")
+def uncoloured(tmp_path_factory):
+    return in_terminal(*SMALL, cwd=tmp_path_factory.mktemp("uncoloured"), NO_COLOR="1")
+
+
+def lines_shown(text: str) -> list[str]:
+    """What stood on the screen: later parts of a line that was drawn over count by themselves."""
+    return [part for line in text.split("\n") for part in ANY_CODE.sub("", line).split("\r")]
+
+
+def test_a_bar_with_live_figures(coloured):
+    assert coloured.code == 0, coloured.text
+    assert "1/1 tensor_add-256" in coloured.text
+    assert re.search(r"[\d,.]+ it/s, [\d.]+ s left", ANY_CODE.sub("", coloured.text))
+    assert "\x1b[?25l" in coloured.text  # the cursor is hidden while the bar is drawn ...
+    assert coloured.text.rindex("\x1b[?25h") > coloured.text.rindex("\x1b[?25l")  # ... and shown again
+
+
+def test_colours_only_where_they_are_wanted(coloured, uncoloured):
+    assert COLOUR.search(coloured.text)
+    assert uncoloured.code == 0, uncoloured.text
+    assert COLOUR.findall(uncoloured.text) == []
+    assert "1/1 tensor_add-256" in uncoloured.text
+
+
+@pytest.mark.parametrize("screen", ["coloured", "uncoloured"])
+def test_no_line_is_wider_than_the_terminal(screen, request):
+    lines = lines_shown(request.getfixturevalue(screen).text)
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_a_dumb_terminal_gets_no_codes(tmp_path):
+    screen = in_terminal("list", cwd=tmp_path, TERM="dumb")
+    assert screen.code == 0
+    assert "\x1b" not in screen.text
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+@pytest.mark.parametrize("arguments", [("list",), ("leaderboard", "device"), ("--help",), ("run", "--help")])
+def test_narrow_terminals(arguments, columns, tmp_path):
+    screen = in_terminal(*arguments, cwd=tmp_path, columns=columns)
+    assert screen.code == 0
+    assert [line for line in lines_shown(screen.text) if len(line) > columns] == []
+
+
+def test_a_dry_run_fits_80_columns_and_writes_nothing(tmp_path):
+    screen = in_terminal("run", "device", "--dry-run", cwd=tmp_path)
+    assert screen.code == 0
+    assert "disk: about" in screen.text
+    assert [line for line in lines_shown(screen.text) if len(line) > 80] == []
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="not enough values"):
+        only_run(tmp_path)
