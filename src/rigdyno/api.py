@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
 from rigdyno.errors import NothingMeasured, RigdynoError
-from rigdyno.plan.expand import expand
+from rigdyno.plan.build import is_own_loop
+from rigdyno.plan.expand import expand, require_sense
 from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import look
 from rigdyno.report.format_entry import entry_text
@@ -66,12 +68,19 @@ class Run:
             if unfinished > 0
             else []
         )
-        return view_of(self.head, found, str(self.path), [*self.warnings, *late])
+        return view_of(self.head, found, _utf8(str(self.path)), [_utf8(text) for text in (*self.warnings, *late)])
 
     def _resume(self) -> str:
         if self.folder.is_running():
             return "it is still running"
+        if any(is_own_loop(cell.spec) for cell in self.head.plan.cells):
+            return "the script that ran it must run again"
         return f"go on with: rigdyno run --resume {self.path}"
+
+
+def _utf8(text: str) -> str:
+    """A folder's name may be any bytes; a report is UTF-8."""
+    return os.fsencode(text).decode("utf-8", "replace")
 
 
 def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measurement]:
@@ -95,6 +104,7 @@ def load(path: str | Path) -> Run:
 
 def prepare(request: Request) -> RunHead:
     """Everything that is decided before anything is measured or written."""
+    require_sense(request)
     found = find_accelerators()
     system = describe_system(found.accelerators)
     plan = expand(request, system, best_device(found.accelerators), look(system))

@@ -11,16 +11,19 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 
 
-def child_command(module: str, *arguments: str) -> list[str]:
-    """Runs a module of Rigdyno; the working folder's own `random.py` must not shadow the library's."""
+def child_command(module: str, folder: Path) -> list[str]:
+    """Runs a module of Rigdyno on a cell's folder, as a child of this process."""
+    # The working folder's own `random.py` must not shadow the library's.
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe_path, "-m", module, *arguments]
+    return [sys.executable, *safe_path, "-m", module, str(folder.resolve()), str(os.getpid())]
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent_pid: int) -> None:
     """So that `kill -9` of `rigdyno` leaves no worker behind that keeps the machine busy."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died while this process was starting
+        sys.exit("rigdyno: whoever started this process is gone")
 
 
 def offer_to_oom_killer() -> None:

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from driving import only_run, records, rigdyno
 
 import rigdyno as package
+from driving import only_run, records, rigdyno
 from rigdyno.schema.record import Completed
 from rigdyno.schema.view import View
 

@@ -10,7 +10,7 @@ import msgspec
 from rigdyno.analyse.soak import soak
 from rigdyno.analyse.statistics import across_processes, median_estimate, throughput_estimate
 from rigdyno.analyse.steady import Steady, steady_window
-from rigdyno.analyse.streams import Rows, items, measured_from, row_seconds, step_seconds, streams
+from rigdyno.analyse.streams import Rows, check_telemetry, items, measured_from, row_seconds, step_seconds, streams
 from rigdyno.analyse.validity import Evidence, findings
 from rigdyno.analyse.verdict import Finding, merged, merged_over_processes, validity_of
 from rigdyno.errors import DamagedRun
@@ -80,6 +80,8 @@ def _facts(records: Sequence[RunRecord]) -> Facts:
 def process_figures(cell: CellData) -> Process:
     """Damaged samples give no figure and a reason, so that other cells are still shown."""
     try:
+        if cell.telemetry is not None:
+            check_telemetry(cell.telemetry[1])
         ranks = [streams(header, rows) for header, rows in cell.steps]
         kinds = list(dict.fromkeys(kind for rank in ranks for kind in rank))
         judged = [_kind(cell, kind, [rank[kind] for rank in ranks if kind in rank], len(kinds)) for kind in kinds]

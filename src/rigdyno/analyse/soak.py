@@ -45,11 +45,12 @@ def soak(rows: Rows, telemetry: Rows | None) -> Soak:
         raise DamagedRun("a soak without a single step")
     over_time = rate_over_time(rows)
     burst, sustained = _burst(over_time.rates), float(np.median(_end(over_time.rates)))
-    fell = _fell(over_time, burst)
+    stays_down = _stays_down(over_time, burst)
     return Soak(
         burst=burst,
         sustained=sustained,
-        throttled=fell and not _pushed_aside(rows, telemetry, 1 - sustained / burst),
+        throttled=stays_down and not _pushed_aside(rows, telemetry, 1 - sustained / burst),
+        fell=sustained < THROTTLED_RATE * burst,
         seconds=_plain(over_time.seconds),
         rates=_plain(over_time.rates),
         clock_mhz=_at_slices(rows, telemetry, CLOCK, over_time.seconds),
@@ -68,7 +69,7 @@ def _end(rates: NDArray[np.float64]) -> NDArray[np.float64]:
     return rates[-max(1, round(SUSTAINED_SHARE * len(rates))) :]
 
 
-def _fell(over_time: RateOverTime, burst: float) -> bool:
+def _stays_down(over_time: RateOverTime, burst: float) -> bool:
     """Below the limit at the end, and staying there."""
     if len(over_time.rates) < MIN_SLICES or over_time.seconds[-1] < MIN_SECONDS:
         return False

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rigdyno.errors import DamagedRun
-from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Header
+from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Fields, Header, telemetry_fields
 from rigdyno.units import NS_PER_S
 
 Rows = NDArray[np.void]
 Floats = NDArray[np.float64]
+
+MOST_ITEMS = 1e30  # in a row: nothing counts further, and sums of it stay finite
 
 
 def streams(header: Header, rows: Rows) -> dict[str, Rows]:
@@ -24,16 +26,26 @@ def streams(header: Header, rows: Rows) -> dict[str, Rows]:
 
 def check_rows(header: Header, rows: Rows) -> None:
     """Raises DamagedRun for rows that no meter writes."""
-    missing = {name for name, _ in STEP_FIELDS} - set(rows.dtype.names or ())
-    if missing:
-        raise DamagedRun(f"the step rows have no {', '.join(sorted(missing))}")
+    _require_fields(rows, STEP_FIELDS, "step")
     starts, ends = rows["start_ns"], rows["end_ns"]
-    if np.any(ends <= starts) or np.any(starts[1:] < starts[:-1]):
+    if np.any(starts < 0) or np.any(ends <= starts) or np.any(starts[1:] < starts[:-1]):
         raise DamagedRun("time runs backwards in the step rows: the clock jumped, or the file is damaged")
     if np.any(rows["steps"] == 0) or np.any(rows["kind"] >= len(header.kinds)):
         raise DamagedRun("the step rows hold one without steps, or of an unknown kind")
-    if not np.all(np.isfinite(rows["items"])) or np.any(rows["items"] < 0):
+    if not np.all((rows["items"] >= 0) & (rows["items"] <= MOST_ITEMS)):
         raise DamagedRun("the step rows hold a count of items that isn't a number")
+
+
+def check_telemetry(rows: Rows) -> None:
+    """Raises DamagedRun for rows that no sampler writes."""
+    _require_fields(rows, telemetry_fields([name for name in rows.dtype.names or () if name != "at_ns"]), "telemetry")
+
+
+def _require_fields(rows: Rows, fields: Fields, what: str) -> None:
+    has = dict(rows.dtype.fields or {})
+    wrong = [name for name, form in fields if name not in has or has[name][0] != np.dtype(form)]
+    if wrong:
+        raise DamagedRun(f"the {what} rows have no {', '.join(sorted(wrong))}")
 
 
 def row_seconds(rows: Rows) -> Floats:

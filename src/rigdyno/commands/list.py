@@ -10,7 +10,7 @@ import msgspec
 
 from rigdyno import catalogue
 from rigdyno.contracts import Unavailable
-from rigdyno.errors import EXIT_DONE
+from rigdyno.errors import EXIT_DONE, CatalogueError
 from rigdyno.report.listing import Item, listing_text
 from rigdyno.report.page import page_of
 from rigdyno.rig.devices import likely_device
@@ -35,7 +35,11 @@ def command(as_json: bool) -> int:
 
 def _items(kind: str, system: System, device: str) -> Iterator[Item]:
     for name in catalogue.names(kind):
-        entry = catalogue.load(kind, name)
+        try:
+            entry = catalogue.load(kind, name)
+        except CatalogueError as error:  # somebody's installed package: the rest is still listed
+            yield Item(kind=kind, name=name, summary="", runs_here=False, reason=str(error))
+            continue
         lacking = _lacking(kind, entry, system, device)
         yield Item(
             kind=kind,

@@ -10,11 +10,13 @@ import click
 from rigdyno import api
 from rigdyno.commands._shared import out_option, rendered, root_of
 from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, UsageError
+from rigdyno.plan.build import is_own_loop, workload_of
 from rigdyno.plan.load import Request, assignments, from_toml, overridden, sweeps
 from rigdyno.report.page import page_of
 from rigdyno.report.plan_text import plan_lines
 from rigdyno.report.progress import observer_for
 from rigdyno.schema.record import Completed, Failed, RunHead
+from rigdyno.schema.spec import RunSpec
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_from
 
@@ -81,7 +83,18 @@ def _resumed(resume: str, target: str | None, flags: dict[str, Any]) -> tuple[Ru
     if given:
         raise UsageError(f"--resume goes on with its own plan: leave out {', '.join(given)}")
     folder = RunFolder.existing(Path(resume))
-    return folder, folder.head()
+    head = folder.head()
+    for cell in head.plan.runnable:
+        if not folder.is_finished(cell):
+            _require_runnable(cell.spec)
+    return folder, head
+
+
+def _require_runnable(spec: RunSpec) -> None:
+    """Before the folder of an unfinished attempt is emptied for a new one."""
+    if is_own_loop(spec):
+        raise UsageError(f"'{spec.workload}' was measured inside a script of yours: run that script again")
+    workload_of(spec)
 
 
 def _request(target: str | None, flags: dict[str, Any]) -> Request:

@@ -29,7 +29,7 @@ class Process:
     def start(self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int]) -> ProcessLaunch:
         with (cell_folder / "worker.0.log").open("wb") as log:
             process = subprocess.Popen(
-                child_command(worker.__module__, str(cell_folder.resolve())),
+                child_command(worker.__module__, cell_folder),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -13,6 +13,8 @@ from rigdyno.contracts import Arrangement, Update, Workload
 from rigdyno.errors import BadValue, UnknownName
 from rigdyno.schema.spec import RunSpec, Value
 
+OWN_LOOP = "own_loop"  # stands where a launcher's name would: the user's script launched it
+
 
 def workload_of(spec: RunSpec) -> Workload:
     if is_function(spec.workload):
@@ -37,6 +39,11 @@ def arrangement_of(spec: RunSpec) -> Arrangement:
 def is_function(target: str) -> bool:
     """FILE.py:FUNCTION, a user's own step."""
     return ".py:" in target
+
+
+def is_own_loop(spec: RunSpec) -> bool:
+    """Measured from inside a user's script: nobody else can run it again."""
+    return spec.launcher == OWN_LOOP
 
 
 def function_workload(target: str, options: Mapping[str, Value]) -> Workload:

@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,25 @@ DEFAULT_SECONDS = 10.0
 
 def expand(request: Request, system: System, device: str, resources: Resources) -> Plan:
     """`device`: what to use where the request doesn't say."""
-    try:
+    with _placed(request):
         return _expanded(request, system, device, resources)
+
+
+def require_sense(request: Request) -> None:
+    """What can be said without a look at the machine, which takes seconds: a slip of the finger is answered at once."""
+    with _placed(request):
+        _require_parts(request)
+        if request.target not in catalogue.names("suite"):
+            for wanted in _of_workload(request, request.device or "cpu"):
+                with suppress(MissingExtra):  # that is a reason to skip a cell, not a mistake
+                    workload_of(wanted.spec)
+
+
+@contextmanager
+def _placed(request: Request) -> Iterator[None]:
+    """Says where in a plan file it stands, if something in it is wrong."""
+    try:
+        yield
     except UsageError as error:
         place = _place(error, request)
         if not place:

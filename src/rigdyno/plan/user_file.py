@@ -12,9 +12,11 @@ from rigdyno.errors import UnknownName, UsageError
 def require_function(target: str) -> None:
     """FILE.py:FUNCTION must name a function that the file defines, imports or assigns."""
     file, _, function = target.rpartition(":")
-    names = set(_names(_parsed(file).body))
+    body = _parsed(file).body
+    names = set(_names(body))
     if function not in names and "*" not in names:
-        raise UnknownName("function", function, names - {"*"}, where=f"{file}: ")
+        own = [node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+        raise UnknownName("function", function, own or names, where=f"{file}: ")
 
 
 def _parsed(file: str) -> ast.Module:

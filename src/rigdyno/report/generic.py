@@ -25,7 +25,7 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
     notes = dict.fromkeys(note for measurement in measurements for note in measurement.facts.notes)
     workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
     return Presentation(
-        title=", ".join(workloads),
+        title=", ".join(workloads) or "no figures",
         tables=(Table(title=_settings(measurements), columns=COLUMNS, rows=tuple(rows), notes=tuple(notes)),),
         plots=tuple(_soak_plot(m) for m in measurements if m.soak is not None),
         closing=tuple(_held(m) for m in measurements if m.soak is not None),
@@ -104,4 +104,8 @@ def _held(measurement: Measurement) -> str:
     unit = rate_unit(measurement.facts.unit)
     rates = f"{scaled_text(burst, unit)} at first, {scaled_text(sustained, unit)} at the end"
     kept = f" ({show_percent(sustained / burst)})" if burst else ""
-    return f"Throttled: {rates}{kept}." if measurement.soak.throttled else f"It held: {rates}{kept}."
+    if measurement.soak.throttled:
+        return f"Throttled: {rates}{kept}."
+    if measurement.soak.fell:
+        return f"It fell: {rates}{kept}, but other load or a short soak may be why."
+    return f"It held: {rates}{kept}."

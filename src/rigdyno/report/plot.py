@@ -17,7 +17,7 @@ def plot_lines(plot: Plot, width: int) -> list[str]:
     columns = max(10, min(72, width - 12))
     top = max(plot.values, default=0.0) or 1.0
     levels = _levels(plot, columns)
-    marked = _column(plot, plot.mark_seconds, columns) if plot.mark_seconds is not None else None
+    marked = _column(plot, plot.mark_seconds, columns) if plot.mark_seconds is not None and plot.seconds else None
     _, prefix, factor = prefixed(top, plot.unit)
     lines = [f"{plot.title} ({prefix}{plot.unit})"]
     for row in range(HEIGHT, -1, -1):

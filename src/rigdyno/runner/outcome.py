@@ -48,7 +48,8 @@ def _without_report(evidence: Evidence) -> Failed:
     code = next((code for code in evidence.exit_codes if code != 0), 0)
     if code < 0:
         return _by_signal(code, phase, evidence)
-    return Failed(kind="exit", phase="start", message=f"left no report, exit code {code}{_last_words(evidence.log)}")
+    phase = "measure" if evidence.began_stepping else "start"
+    return Failed(kind="exit", phase=phase, message=f"left no report, exit code {code}{_last_words(evidence.log)}")
 
 
 def _by_signal(code: int, phase: Phase, evidence: Evidence) -> Failed:

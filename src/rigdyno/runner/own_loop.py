@@ -12,6 +12,7 @@ from types import TracebackType
 from rigdyno import __version__
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock, utc_now
+from rigdyno.plan.build import OWN_LOOP
 from rigdyno.processes import peak_memory_bytes, write_pid
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
@@ -37,7 +38,7 @@ class OwnLoop:
 
     def __enter__(self) -> StepMeter:
         slug = re.sub(r"[^A-Za-z0-9_-]+", "_", self._name)[:60].strip("_") or "own_loop"
-        self._cell = Cell(name=f"01-{slug}", spec=RunSpec(workload=self._name, launcher="inline"))
+        self._cell = Cell(name=f"01-{slug}", spec=RunSpec(workload=self._name, launcher=OWN_LOOP))
         self._started = utc_now()
         self._folder = RunFolder.create(self._root, slug, self._started)
         self._head = self._write_head()

@@ -1,4 +1,5 @@
-"""The process that reads the meters while a worker works: `python -m rigdyno.runner.sampler <cell folder>`.
+"""The process that reads the meters while a worker works:
+`python -m rigdyno.runner.sampler <cell folder> <process id of the parent>`.
 
 Apart from the worker, so that reading never lengthens a step; writes telemetry.rows until it is told to stop.
 """
@@ -16,6 +17,7 @@ from types import FrameType
 from rigdyno import catalogue
 from rigdyno.clock import Clock, SystemClock
 from rigdyno.contracts import Channel, Probe
+from rigdyno.errors import CatalogueError
 from rigdyno.processes import die_with_parent, write_pid
 from rigdyno.schema.samples import Header, RowFile, telemetry_fields
 from rigdyno.units import NS_PER_S, seconds_of_ns
@@ -55,8 +57,14 @@ def _header(channels: Sequence[Channel]) -> Header:
 
 
 def available_probes() -> list[Probe]:
-    probes: list[Probe] = [catalogue.load("probe", name)() for name in catalogue.names("probe")]
-    return [probe for probe in probes if probe.availability() is None]
+    """Those that can read something here; a broken one of an installed package doesn't cost the others' readings."""
+    found: list[Probe] = []
+    for name in catalogue.names("probe"):
+        try:
+            found.append(catalogue.load("probe", name)())
+        except CatalogueError as error:
+            print(error, file=sys.stderr)  # noqa: T201
+    return [probe for probe in found if probe.availability() is None]
 
 
 def worker_pids(folder: Path) -> list[int]:
@@ -66,8 +74,8 @@ def worker_pids(folder: Path) -> list[int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    die_with_parent()
-    folder, parent = Path(arguments[0]), os.getppid()
+    folder, parent_pid = Path(arguments[0]), int(arguments[1])
+    die_with_parent(parent_pid)
     told: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -77,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     write_pid(folder, "sampler")
     sampler = Sampler(folder, SystemClock(), available_probes())
     try:
-        sampler.run(lambda: bool(told) or os.getppid() != parent)
+        sampler.run(lambda: bool(told) or os.getppid() != parent_pid)
     finally:
         sampler.close()
     return 0

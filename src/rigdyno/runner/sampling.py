@@ -25,7 +25,7 @@ def sampled(folder: Path) -> Iterator[Sampling]:
     sampling = Sampling()
     with disk_errors(folder), (folder / "sampler.log").open("wb") as log:
         process = subprocess.Popen(
-            child_command("rigdyno.runner.sampler", str(folder.resolve())),
+            child_command("rigdyno.runner.sampler", folder),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

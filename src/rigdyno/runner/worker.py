@@ -1,4 +1,4 @@
-"""The process that measures: `python -m rigdyno.runner.worker <cell folder>`, once a rank.
+"""The process that measures: `python -m rigdyno.runner.worker <cell folder> <process id of the parent>`, once a rank.
 
 Reads spec.json, leaves steps.<rank>.rows and worker.<rank>.json behind; talks to nobody.
 """
@@ -94,8 +94,8 @@ def _facts(built: Steps | Training, unit: str) -> Facts:
 
 
 def failure(error: BaseException, phase: Phase) -> Failed:
-    words = " ".join(str(error).split()) or type(error).__name__
-    text = f"{type(error).__name__}: {words}"
+    words = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {words}" if words else type(error).__name__
     if isinstance(error, MemoryError) or any(sign in words.lower() for sign in _OUT_OF_MEMORY):
         return Failed(kind="out_of_memory", phase=phase, message=text)
     return Failed(kind="exception", phase=phase, message=text)
@@ -130,9 +130,10 @@ def work(folder: Path) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    die_with_parent()
+    folder, parent_pid = arguments
+    die_with_parent(int(parent_pid))
     offer_to_oom_killer()
-    return work(Path(arguments[0]))
+    return work(Path(folder))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class Soak(msgspec.Struct, frozen=True, kw_only=True):
     burst: float  # items/s, early
     sustained: float  # items/s, at the end
     throttled: bool
+    fell: bool = False  # lost much of its rate, whatever the reason
     seconds: tuple[float, ...] = ()  # middle of each time slice
     rates: tuple[float, ...] = ()
     clock_mhz: tuple[float, ...] = ()  # empty: can't be read here

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from rigdyno.schema.spec import Plan, RunSpec, Value
-from rigdyno.schema.system import Environment, System
+from rigdyno.schema.system import ByteCount, Environment, System
 
 SCHEMA_VERSION = 1
 
@@ -30,7 +30,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What only the built workload knows."""
 
     unit: str = "step"
-    per_item: dict[str, float] = {}  # what one item costs: {"byte": 1.2e9}
+    per_item: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e30)]] = {}  # what one item costs: {"byte": 1.2e9}
     settled: dict[str, Value] = {}  # options that got their value at run time
     notes: tuple[str, ...] = ()
 
@@ -58,7 +58,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     facts: Facts = Facts()
     environment: Environment | None = None
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: ByteCount | None = None
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     exit_codes: tuple[int, ...] = ()  # one a worker process; negative: the signal
     sampler_exit_code: int | None = None
-    peak_memory_bytes: int | None = None  # summed over the workers
+    peak_memory_bytes: ByteCount | None = None  # summed over the workers
     files: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, str]:

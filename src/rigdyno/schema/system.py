@@ -5,15 +5,19 @@ Nothing here names a person or a host.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from rigdyno.units import show_bytes
+
+ByteCount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # of something that exists; a file that says more is damaged
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
     level: int
     kind: str  # "data", "instruction", "unified"
-    size_bytes: int
+    size_bytes: ByteCount
     shared_by: int = 1  # logical cores on one instance
 
 
@@ -36,7 +40,7 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # "cuda", "rocm", "xpu", "mps"
     name: str
-    memory_bytes: int | None = None
+    memory_bytes: ByteCount | None = None
     capability: str | None = None
 
 
@@ -44,12 +48,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a container or cgroup leaves of the machine."""
 
     cpu_quota: float | None = None  # in cores
-    memory_bytes: int | None = None
+    memory_bytes: ByteCount | None = None
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
     cpu: Cpu
-    memory_bytes: int
+    memory_bytes: ByteCount
     accelerators: tuple[Accelerator, ...] = ()
     operating_system: str
     kernel: str

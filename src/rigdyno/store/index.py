@@ -81,13 +81,22 @@ def _opened(path: str) -> sqlite3.Connection:
             connection.executescript(
                 f"begin immediate; drop table if exists cells; {_TABLE}; pragma user_version = {VERSION}; commit;"
             )
-        connection.execute(
-            "select path, stamp, run, suite, workload, label, outcome, started_at, error from cells limit 1"
-        )
+        _require_table(connection)
     except sqlite3.DatabaseError:
         connection.close()
         raise
     return connection
+
+
+def _require_table(connection: sqlite3.Connection) -> None:
+    try:
+        connection.execute(
+            "select path, stamp, run, suite, workload, label, outcome, started_at, error from cells limit 1"
+        )
+    except sqlite3.OperationalError as error:
+        if "no such" not in str(error):
+            raise
+        raise sqlite3.DatabaseError(f"another table stands there: {error}") from error
 
 
 def _refresh(connection: sqlite3.Connection, root: Path) -> None:

@@ -36,7 +36,7 @@ def _row(measurement: Measurement, soak: Soak) -> Row:
             "burst": Text(text=show_number(soak.burst)),
             "sustained": Text(text=show_number(soak.sustained)),
             "kept": Text(text=show_percent(soak.sustained / soak.burst) if soak.burst else ""),
-            "held": Text(text="THROTTLED" if soak.throttled else "yes"),
+            "held": Text(text="THROTTLED" if soak.throttled else "no" if soak.fell else "yes"),
         },
         status=measurement.status,
         facts=measurement.records[-1].columns(),
@@ -56,4 +56,6 @@ def _sentence(soak: Soak) -> str:
     rates = f"{show_number(soak.burst)} it/s at first, {show_number(soak.sustained)} it/s at the end of {length}"
     if soak.throttled:
         return f"Throttled: {rates}. The published 'overheated' row fell the same way, from 300 to 55 it/s."
+    if soak.fell:
+        return f"It fell: {rates}. Other load or a short soak may be why: it isn't called throttled."
     return f"It held: {rates}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rigdyno.analyse.limits import bytes_per_s, memory_limit
+from rigdyno.errors import DamagedRun
 from rigdyno.reference.published import TENSOR_ADD_SIZE
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import Measurement
@@ -74,7 +75,10 @@ def _sizes(found: Sequence[Measurement]) -> str:
 
 
 def size_of(measurement: Measurement) -> int:
-    return int(measurement.spec.options.get("size", TENSOR_ADD_SIZE))
+    size = measurement.spec.options.get("size", TENSOR_ADD_SIZE)
+    if not isinstance(size, int):
+        raise DamagedRun(f"{measurement.records[0].run} holds a tensor add of the size {size!r}")
+    return size
 
 
 def add_row(measurement: Measurement, limit: Estimate | None) -> Row:

@@ -38,9 +38,10 @@ class Device:
     def present(self, measurements: Sequence[Measurement]) -> Presentation:
         if any(measurement.soak is not None for measurement in measurements):
             return soak.presentation(measurements)
+        shown = (tables.adds(measurements), tables.limits(measurements))
         return Presentation(
             title="device: tensor add, and the machine's own limits",
-            tables=(tables.adds(measurements), tables.limits(measurements)),
+            tables=tuple(table for table in shown if table.rows),
             standing=words.standing(measurements),
             closing=(*words.closing(measurements), *words.published_summary()),
         )

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import a_stored_run
 
 from rigdyno import api, catalogue
 from rigdyno.errors import RigdynoError
@@ -18,6 +17,7 @@ from rigdyno.report.show import run_text
 from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile, telemetry_fields
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import View
+from support import a_stored_run
 
 CHANNELS = ("frequency_mhz", "run_queue_wait_share", "steal_share", "cpu0", "worker_cpu_share", "temperature_c")
 SPECS = {
@@ -26,7 +26,7 @@ SPECS = {
     "quick": RunSpec(workload="memory_bandwidth"),
     "soak": RunSpec(workload="tensor_add", budget=Budget(seconds=3.0, stop="clock")),
 }
-fuzzed = settings(max_examples=60, deadline=None, derandomize=True)
+fuzzed = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def write_telemetry(path):
@@ -139,6 +139,22 @@ def test_other_values_in_well_formed_json(name, data):
     path = data.draw(st.sampled_from(list(places(document))))
     files[target] = msgspec.json.encode(with_value(document, path, data.draw(values)))
     look_at(files)
+
+
+RECORD = "cells/01-test/record.json"
+ONCE_CRASHED = [
+    (RECORD, ("spec", "options", "size"), "big"),
+    (RECORD, ("facts", "per_item", "byte"), 1e308),
+    (RECORD, ("peak_memory_bytes",), 10**310),
+    ("head.json", ("system", "memory_bytes"), 10**310),
+    ("head.json", ("plan", "cells"), []),
+]
+
+
+@pytest.mark.parametrize(("target", "path", "value"), ONCE_CRASHED)
+def test_values_that_once_crashed_the_report(target, path, value):
+    document = msgspec.json.decode(STORED["device"][target])
+    look_at({**STORED["device"], target: msgspec.json.encode(with_value(document, path, value))})
 
 
 numbers = st.one_of(st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)]), st.integers(-(2**63), 2**63 - 1))

@@ -46,9 +46,8 @@ def render(view: View, page: Page) -> str:
 
 def _table(console: Console, table: Table, page: Page) -> None:
     console.print()
-    drawn = RichTable(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=escape(table.title), title_justify="left", title_style=""
-    )
+    console.print(escape(table.title))  # not as the table's own title: that one is folded to a narrow table's width
+    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
         title = f"{column.title} {column.unit}".strip()
         drawn.add_column(title, justify="right" if column.numeric else "left", overflow="fold")

@@ -1,0 +1,181 @@
+"""What every suite, update, arrangement, launcher, probe, command and format keeps to. New files are picked up."""
+
+import inspect
+import math
+from collections import Counter
+from dataclasses import is_dataclass
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from rigdyno import catalogue, contracts
+from rigdyno.cli import rigdyno
+from rigdyno.plan.expand import expand
+from rigdyno.plan.load import Request
+from rigdyno.plan.preflight import Resources
+from rigdyno.report.page import Page
+from rigdyno.schema.estimate import Estimate, Validity
+from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.record import Completed, Facts, Failed, Skipped
+from rigdyno.schema.system import Accelerator
+from rigdyno.schema.view import Presentation, View
+from support import a_record, a_system
+
+ALL = [(kind, name) for kind in catalogue.KINDS for name in catalogue.names(kind)]
+CLASSES = [(kind, name) for kind, name in ALL if catalogue.KINDS[kind].attribute is None]
+PROTOCOLS = {
+    "suite": contracts.Suite, "workload": contracts.Workload, "update": contracts.Update,
+    "arrangement": contracts.Arrangement, "probe": contracts.Probe, "launcher": contracts.Launcher,
+}  # fmt: skip
+SUITES, PROBES = catalogue.names("suite"), catalogue.names("probe")
+COMMANDS, FORMATS = catalogue.names("command"), catalogue.names("format")
+CPU = a_system()
+GPU = a_system(accelerators=(Accelerator(kind="cuda", name="Some GPU", memory_bytes=24 * 10**9),))
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_it_has_one_line_that_says_what_it_is(kind, name):
+    entry = catalogue.load(kind, name)
+    words = entry.help if isinstance(entry, click.Command) else inspect.getmodule(entry).__doc__
+    assert words
+    assert words.strip()
+
+
+@pytest.mark.parametrize(("kind", "name"), CLASSES)
+def test_the_list_has_a_line_for_it(kind, name):
+    assert 10 < len(catalogue.summary(catalogue.load(kind, name))) <= 110
+
+
+@pytest.mark.parametrize(("kind", "name"), CLASSES)
+def test_it_is_made_without_arguments_and_has_the_protocols_methods(kind, name):
+    entry = catalogue.load(kind, name)()
+    for method, wanted in vars(PROTOCOLS[kind]).items():
+        if method.startswith("_") or not inspect.isfunction(wanted):
+            continue
+        parameters = list(inspect.signature(wanted).parameters)[1:]
+        assert len(inspect.signature(getattr(entry, method)).parameters) == len(parameters), method
+
+
+@pytest.mark.parametrize("name", [*catalogue.names("arrangement")])
+def test_an_arrangement_names_a_launcher_that_is_there(name):
+    arrangement = catalogue.load("arrangement", name)
+    assert arrangement.launcher in catalogue.names("launcher")
+
+
+@pytest.mark.parametrize("kind", ["update", "arrangement", "launcher", "suite"])
+def test_configurations_are_inert_and_equal(kind):
+    for name in catalogue.names(kind):
+        entry = catalogue.load(kind, name)
+        assert is_dataclass(entry)
+        assert entry() == entry()
+
+
+@pytest.mark.parametrize(("system", "device"), [(CPU, "cpu"), (GPU, "cuda"), (GPU, "cuda:0")])
+@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("more", [{}, {"full": True}, {"repeat": 2}, {"soak_seconds": 60.0}])
+def test_a_suite_lays_out_cells_that_can_be_planned(name, system, device, more):
+    plan = expand(Request(target=name, **more), system, device, Resources(available_bytes=10**12))
+    assert plan.suite == name
+    assert plan.cells
+    assert plan.runnable
+    assert {cell.spec.device for cell in plan.cells} == {device}
+    assert len({cell.name for cell in plan.cells}) == len(plan.cells)
+    assert all(0 < cell.seconds < math.inf for cell in plan.runnable)
+
+
+def outcome_of(index):
+    failed = Failed(kind="signal", phase="measure", message="SIGILL: no such instruction")
+    return (Completed(), failed, Skipped(reason="not here"))[index % 3]
+
+
+def made_up(spec, index):
+    outcome = outcome_of(index)
+    rate = Estimate(value=10.0, low=9.0, high=11.0, confidence=0.95, n=20, unit="item/s", method="made up")
+    figures = KindFigures(throughput=rate, step_seconds=rate.scaled(0.01, "s"))
+    completed = isinstance(outcome, Completed)
+    return Measurement(
+        spec=spec,
+        records=(a_record(spec, outcome=outcome),),
+        outcome=outcome,
+        facts=Facts(unit=catalogue.load("workload", spec.workload).unit, per_item={"byte": 1e6}),
+        kinds={"step": figures} if completed else {},
+        validity=Validity(verdict="VALID") if completed else None,
+    )
+
+
+@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("shift", range(3))
+def test_a_suite_presents_whatever_became_of_its_cells(name, shift):
+    """Completed, failed and skipped in turn: every cell has its row, and every format can draw it."""
+    suite = catalogue.load("suite", name)()
+    wanted = suite.cells(contracts.SuiteRequest(system=CPU, device="cpu"))
+    found = [made_up(cell.spec, index + shift) for index, cell in enumerate(wanted)]
+    shown = suite.present(found)
+    assert isinstance(shown, Presentation)
+    statuses = Counter(row.status for table in shown.tables for row in table.rows)
+    assert statuses >= Counter(measurement.status for measurement in found)
+    view = View(title=shown.title, tables=shown.tables, standing=shown.standing, closing=shown.closing)
+    for form in FORMATS:
+        assert catalogue.load("format", form)(view, Page())
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_presents_nothing_at_all(name):
+    assert catalogue.load("suite", name)().present([]).title
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_format_draws_an_empty_view_as_one_text(form):
+    text = catalogue.load("format", form)(View(title="t"), Page())
+    assert isinstance(text, str)
+    assert text.endswith("\n")
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_probe_says_whether_it_can_be_read_and_reads_one_number_a_channel(name):
+    probe = catalogue.load("probe", name)()
+    unavailable = probe.availability()
+    if unavailable is not None:
+        assert unavailable.reason
+        return
+    channels = probe.open(list)
+    try:
+        for _ in range(2):
+            values = probe.read()
+            assert len(values) == len(channels)
+            assert all(isinstance(value, float) for value in values)
+    finally:
+        probe.close()
+    assert len({channel.name for channel in channels}) == len(channels)
+    assert all(channel.name and channel.unit for channel in channels)
+
+
+def test_no_two_probes_have_a_channel_of_the_same_name():
+    names = []
+    for name in PROBES:
+        probe = catalogue.load("probe", name)()
+        if probe.availability() is None:
+            names += [channel.name for channel in probe.open(list)]
+            probe.close()
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_explains_itself(name):
+    command = catalogue.load("command", name)
+    assert command.name == name
+    assert command.help
+    assert command.short_help
+    done = CliRunner().invoke(rigdyno, [name, "--help"])
+    assert done.exit_code == 0
+    assert done.output.startswith(f"Usage: rigdyno {name}")
+    for parameter in command.params:
+        assert not isinstance(parameter, click.Option) or parameter.help or parameter.name == "form", parameter.name
+
+
+def test_the_help_names_every_command_and_gives_examples():
+    done = CliRunner().invoke(rigdyno, ["--help"])
+    assert done.exit_code == 0
+    assert all(f"  {name} " in done.output for name in COMMANDS)
+    assert "Examples:" in done.output

@@ -1,0 +1,173 @@
+"""Every format, literally. `UPDATE_GOLDEN=1 pytest tests/golden` writes the files anew: read the difference."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from rigdyno import api, catalogue
+from rigdyno.report.page import Page
+from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
+from rigdyno.schema.view import Column, Plot, Published, Row, Share, Table, Text, View
+from support import a_stored_run
+
+HERE = Path(__file__).parent
+SCHEMA = HERE.parents[1] / "docs" / "view.schema.json"
+UPDATE = bool(os.environ.get("UPDATE_GOLDEN"))
+FORMATS = catalogue.names("format")
+
+
+def held_against(path, text):
+    if UPDATE:
+        path.write_text(text, encoding="utf-8")
+    assert path.exists(), f"no {path.name} yet: run with UPDATE_GOLDEN=1, then read it"
+    assert text == path.read_text(encoding="utf-8")
+
+
+def a_rate(value, low, high, unit, n=120):
+    return Estimate(value=value, low=low, high=high, confidence=0.95, n=n, unit=unit, method="sum over sum, by hand")
+
+
+def every_entry():
+    """One view with each kind of entry and each way a row can end; somebody's label tries to break out."""
+    columns = (
+        Column(key="what", title="what", numeric=False),
+        Column(key="rate", title="rate"),
+        Column(key="moved", title="moved"),
+        Column(key="share", title="of limit"),
+        Column(key="note", title="per card", unit="W", numeric=False),
+    )
+    label = "a | b <b>\\[red]\n:car: ünï"
+    rows = (
+        Row(
+            status="VALID",
+            entries={
+                "what": Text(text="as published"), "rate": a_rate(30.61, 30.2, 31.0, "it/s"),
+                "moved": a_rate(36.98e9, 36.5e9, 37.4e9, "B/s"), "note": Text(text="12"),
+                "share": Share(value=0.924, low=0.9, high=0.95, of="memory bandwidth"),
+            },
+        ),
+        Row(status="SUSPECT", entries={"what": Text(text=label), "rate": a_rate(0.000_004, 2e-6, 5e-6, "s/launch")}),
+        Row(status="INVALID", entries={"what": Text(text="one value"), "rate": a_rate(5, 5, 5, "it/s", n=1)}),
+        Row(
+            status="FAILED",
+            entries={"what": Text(text="crashed"), "rate": Missing(reason="SIGILL: no such instruction")},
+        ),
+        Row(
+            status="SKIPPED",
+            entries={"what": Text(text="not here"), "rate": Missing(reason="needs 12.0 TB of memory")},
+            notes=("size=5000 would fit",),
+        ),
+        Row(
+            origin="published",
+            entries={
+                "what": Text(text="NVIDIA RTX 3060"),
+                "rate": Published(value=320, unit="it/s", source="somewhere"),
+                "moved": Published(value=386.55e9, unit="B/s", source="somewhere"),
+            },
+            notes=("moves 387 GB/s, more than the 360 GB/s of this memory",),
+        ),
+    )  # fmt: skip
+    return View(
+        title="Everything <at> once",
+        rigs=(f"{label}: Test CPU, 2 cores",),
+        tables=(Table(title="All | kinds", columns=columns, rows=rows, notes=("a note of the table",)),),
+        plots=(
+            Plot(
+                title="rate over time", unit="B/s", seconds=(1.0, 31.0, 61.0), values=(3e11, 2e11, 5.5e10),
+                mark_seconds=20.0, mark_title="steady from here",
+            ),
+        ),
+        validity=Validity(
+            verdict="INVALID", reasons=(Reason(code="throttled", sentence="fell to 18 % (as published)"),)
+        ),
+        standing=("Number 3 of 5.",),
+        closing=("What it says, computed.",),
+        warnings=("skipped: runs/x/record.json is missing",),
+        saved_in=("runs/test.20260102-030405",),
+        next_commands=("rigdyno show runs/test.20260102-030405",),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda **arguments: api.load(a_stored_run(Path("runs"), **arguments)).view()
+
+
+VIEWS = ("every_entry", "stored_run", "stored_device_run")
+
+
+@pytest.fixture
+def view_named(stored):
+    def made(name):
+        if name == "every_entry":
+            return every_entry()
+        return stored() if name == "stored_run" else stored(suite="device", label="my box")
+
+    return made
+
+
+# Figures of stored samples differ in their last digits between processors: only formats that round them are literal.
+LITERAL = [("every_entry", form) for form in FORMATS]
+LITERAL += [(name, form) for name in VIEWS[1:] for form in ("terminal", "markdown")]
+
+
+@pytest.mark.parametrize(("name", "form"), LITERAL)
+def test_formats(view_named, name, form):
+    text = catalogue.load("format", form)(view_named(name), Page(width=80))
+    assert text.endswith("\n")
+    assert "\x1b" not in text
+    if form == "terminal":
+        assert max(map(len, text.splitlines())) <= 80
+    held_against(HERE / f"{name}.{form}.txt", text)
+
+
+def test_the_schema_is_up_to_date():
+    document = msgspec.json.schema(View)
+    held_against(SCHEMA, json.dumps(document, indent=2) + "\n")
+    jsonschema.Draft202012Validator.check_schema(document)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_json_keeps_to_its_schema_and_comes_back(view_named, name):
+    view = view_named(name)
+    text = catalogue.load("format", "json")(view, Page())
+    jsonschema.validate(json.loads(text), json.loads(SCHEMA.read_text(encoding="utf-8")))
+    assert msgspec.json.decode(text, type=View) == view
+
+
+def test_csv_is_read_back_with_every_figure():
+    text = catalogue.load("format", "csv")(every_entry(), Page())
+    lines = list(csv.DictReader(io.StringIO(text)))
+    by_place = {(line["row"], line["figure"]): line for line in lines}
+    rate = by_place["as published", "rate"]
+    assert [float(rate[name]) for name in ("value", "low", "high", "confidence")] == [30.61, 30.2, 31.0, 0.95]
+    assert (rate["unit"], rate["n"], rate["status"], rate["origin"]) == ("it/s", "120", "VALID", "measured")
+    assert by_place["as published", "share"]["unit"] == "of memory bandwidth"
+    assert by_place["a | b <b>\\[red]\n:car: ünï", "rate"]["value"] == "4e-06"
+    assert by_place["crashed", "rate"]["reason"] == "SIGILL: no such instruction"
+    assert by_place["not here", "rate"]["status"] == "SKIPPED"
+    assert by_place["NVIDIA RTX 3060", "rate"]["method"] == "published: somewhere"
+    assert len(lines) == 9
+
+
+def test_markdown_lets_no_label_break_out():
+    text = catalogue.load("format", "markdown")(every_entry(), Page())
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    bars = {line.replace("\\\\", "").replace("\\|", "").count("|") for line in table}
+    assert bars == {7}
+    assert len(table) == 2 + 6
+    assert "<" not in text
+    assert "a \\| b &lt;b>\\\\[red] :car: ünï" in text
+
+
+def test_colour_only_where_it_is_wanted():
+    render = catalogue.load("format", "terminal")
+    assert "\x1b[" in render(every_entry(), Page(width=80, colour=True))
+    assert ":car:" in render(every_entry(), Page(width=120))

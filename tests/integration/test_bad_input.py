@@ -1,0 +1,129 @@
+"""Wrong use: one line on standard error, exit code 2, no traceback, nothing written."""
+
+import os
+import shutil
+
+import pytest
+
+from driving import rigdyno
+from support import a_stored_run
+
+WRONG = {
+    ("runn",): "no command named 'runn'; did you mean 'run'?",
+    ("run",): "what shall be run?",
+    ("run", "devise"): "did you mean 'device'?",
+    ("run", "tensor_ad"): "did you mean 'tensor_add'?",
+    ("run", "tensor_add", "--sett", "a=1"): "--set",
+    ("run", "tensor_add", "--set", "sise=4"): "did you mean 'size'?",
+    ("run", "device", "--set", "sise=4"): "did you mean 'size'?",
+    ("run", "tensor_add", "--set", "size=abc"): "size must be a whole number, not 'abc'",
+    ("run", "tensor_add", "--set", "size=0"): "at least 1",
+    ("run", "tensor_add", "--set", "size"): "takes key=value",
+    ("run", "tensor_add", "--set", "size=1000000"): "would fit",
+    ("run", "tensor_add", "--set", "variant=x"): "as_published, as_intended, corrected",
+    ("run", "tensor_add", "--budget", "5x"): "'5x' is not a duration; try 30s, 5m or 1h30m",
+    ("run", "tensor_add", "--budget", "0.1s"): "too short",
+    ("run", "tensor_add", "--soak", "9s", "--budget", "9s"): "not both",
+    ("run", "tensor_add", "--set", "size=3", "--sweep", "size=4"): "both set and swept",
+    ("run", "tensor_add", "--repeat", "0"): "repeat must be at least 1",
+    ("run", "tensor_add", "--repeat", "x"): "integer",
+    ("run", "tensor_add", "--threads", "0"): "threads must be at least 1",
+    ("run", "tensor_add", "--seed", "-1"): "seed",
+    ("run", "tensor_add", "--device", "cuda:7"): "try --device cpu",
+    ("run", "tensor_add", "--update", "plane"): "did you mean 'plain'?",
+    ("run", "tensor_add", "--launcher", "proces"): "did you mean 'process'?",
+    ("run", "tensor_add", "--resume", "runs"): "leave out a target",
+    ("run", "--resume", "nowhere"): "no run folder at nowhere",
+    ("run", "--resume", "."): "is not a run folder",
+    ("run", "nofile.py:step"): "no file nofile.py here",
+    ("run", "step.py"): "try step.py:step",
+    ("run", "step.py:stp"): "step.py: no function named 'stp'; did you mean 'step'?",
+    ("run", "step.py:"): "there is step",
+    ("run", "broken.py:step"): "broken.py:2 is not Python",
+    ("run", "nofile.toml"): "no file nofile.toml",
+    ("run", "typo.toml"): "typo.toml:2: no key of a plan named 'bugdet'; did you mean 'budget'?",
+    ("run", "option.toml"): "option.toml:3: ",
+    ("run", "latin.toml"): "latin.toml: not UTF-8 text",
+    ("run", "syntax.toml"): "syntax.toml: ",
+    ("run", os.fsencode("\udcff.toml")): "no file",
+    ("run", os.fsencode("\udcff.py:step")): "UTF-8",
+    ("run", "tensor_add", "--label", os.fsencode("\udcff")): "UTF-8",
+    ("report", "nowhere"): "no run folder at runs/nowhere",
+    ("report",): "there is no run in runs yet",
+    ("report", "--format", "xml"): "markdown",
+    ("show", "nowhere"): "no run folder at runs/nowhere",
+    ("leaderboard", "devise"): "did you mean 'device'?",
+    ("clean", "--all", "--older-than", "3d"): "choose one",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "step.py").write_text("import time\n\ndef step():\n    pass\n")
+    (folder / os.fsdecode(b"\xff.py")).write_text("def step():\n    pass\n")
+    (folder / "broken.py").write_text("def step():\n    return (\n")
+    (folder / "typo.toml").write_text('target = "tensor_add"\nbugdet = 5\n')
+    (folder / "option.toml").write_text('target = "tensor_add"\n[set]\nsize = "large"\n')
+    (folder / "latin.toml").write_bytes(b'target = "\xff"\n')
+    (folder / "syntax.toml").write_text("target = \n")
+    return folder
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG.items(), ids=lambda value: repr(value)[:60])
+def test_one_line_and_exit_code_2(arguments, words, folder):
+    answer = rigdyno(*arguments, cwd=folder)
+    assert answer.returncode == 2, answer.stderr
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("rigdyno: ")
+    assert answer.stderr.count("\n") == 1
+    assert words in answer.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_nothing_that_could_be_measured_is_exit_code_3(tmp_path):
+    answer = rigdyno("run", "device", "--device", "cuda:7", cwd=tmp_path)
+    assert answer.returncode == 3
+    assert answer.stderr.splitlines()[-1].startswith("rigdyno: nothing could be measured: no ")
+    assert "SKIPPED" in answer.stderr
+    assert "SKIPPED" in rigdyno("report", cwd=tmp_path).stdout
+
+
+def test_a_store_from_a_newer_version(tmp_path):
+    run = a_stored_run(tmp_path / "runs")
+    head = run / "head.json"
+    head.write_text(head.read_text().replace('"schema_version": 1', '"schema_version": 999'))
+    for verb in ("report", "show"):
+        answer = rigdyno(verb, str(run), cwd=tmp_path)
+        assert answer.returncode == 2
+        assert answer.stderr.count("\n") == 1
+        assert "newer Rigdyno" in answer.stderr
+    resumed = rigdyno("run", "--resume", str(run), cwd=tmp_path)
+    assert resumed.returncode == 2
+    assert "newer Rigdyno" in resumed.stderr
+
+
+@pytest.mark.parametrize("name", ["record.json", "steps.0.rows"])
+def test_a_truncated_folder_is_named_and_the_others_served(name, tmp_path):
+    damaged = a_stored_run(tmp_path / "runs", label="damaged")
+    whole = a_stored_run(tmp_path / "runs", label="whole")
+    path = damaged / "cells" / "01-test" / name
+    path.write_bytes(path.read_bytes()[:20])
+    board = rigdyno("leaderboard", "device", cwd=tmp_path)
+    assert board.returncode == 0, board.stderr
+    assert "whole" in board.stdout
+    assert damaged.name in "".join(board.stdout.split()) + board.stderr
+    both = rigdyno("report", damaged.name, whole.name, cwd=tmp_path)
+    assert both.returncode == 0, both.stderr
+    assert "whole" in both.stdout
+    assert "skipped: " in both.stdout + both.stderr
+
+
+def test_a_folder_without_its_head_is_no_run(tmp_path):
+    run = a_stored_run(tmp_path / "runs")
+    (run / "head.json").write_text("{")
+    answer = rigdyno("report", str(run), cwd=tmp_path)
+    assert answer.returncode == 2
+    assert answer.stderr.count("\n") == 1
+    shutil.rmtree(run)
+    assert rigdyno("report", str(run), cwd=tmp_path).returncode == 2

@@ -1,0 +1,131 @@
+"""Whatever is killed in the middle of a run: no process stays, nothing finished is lost, the rest can be resumed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+import rigdyno as package
+from driving import (
+    cell_folders,
+    ended,
+    interrupt,
+    is_alive,
+    none_left,
+    only_run,
+    pid_of,
+    records,
+    rigdyno,
+    started,
+    steps_began,
+    until,
+)
+from rigdyno.schema.record import Completed, Failed
+from rigdyno.schema.samples import read_rows
+
+STEP = "import time\n\n\ndef step():\n    time.sleep(0.001)\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text(STEP)
+    return tmp_path
+
+
+def test_kill_9_then_resume_gives_a_complete_record(folder):
+    process = started("run", "train.py:step", "--repeat", "3", "--budget", "15s", cwd=folder)
+    until(lambda: steps_began(folder / "runs", cell=1), "the second process was stepping")
+    first, second = cell_folders(folder / "runs")
+    process.kill()
+    ended(process)
+    none_left(second)
+    assert not (second / "record.json").exists()
+    run = only_run(folder)
+    unfinished = rigdyno("report", cwd=folder)
+    assert unfinished.returncode == 0
+    assert "2 of 3 cells are not finished" in unfinished.stdout
+    before = {path: path.stat().st_mtime_ns for path in first.iterdir()}
+    resumed = rigdyno("run", "--resume", str(run.path), cwd=folder)
+    assert resumed.returncode == 0, resumed.stderr
+    assert {path: path.stat().st_mtime_ns for path in first.iterdir()} == before
+    assert [line.split()[0] for line in resumed.stderr.splitlines()] == ["[2/3]", "[3/3]"]
+    assert [(type(record.outcome), record.repeat) for record in records(run)] == [
+        (Completed, 1), (Completed, 2), (Completed, 3),
+    ]  # fmt: skip
+    again = rigdyno("run", "--resume", str(run.path), cwd=folder)
+    assert again.returncode == 0
+    assert again.stderr == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_stops_the_workers_and_says_how_to_go_on(folder, number):
+    process = started("run", "train.py:step", "--budget", "5m", cwd=folder)
+    until(lambda: steps_began(folder / "runs"), "the worker was stepping")
+    interrupt(process, number)
+    code, _, err = ended(process)
+    (cell,) = cell_folders(folder / "runs")
+    none_left(cell)
+    assert code == 130
+    command = f"rigdyno run --resume runs/{only_run(folder).name}"
+    assert err == f"rigdyno: interrupted; 0 of 1 cells are kept. Go on with: {command}\n"
+
+
+def test_an_interrupt_while_planning_leaves_nothing(folder):
+    process = started("run", "train.py:step", "--budget", "5m", cwd=folder)
+    until(lambda: psutil.Process(process.pid).children(), "it was asking the framework for its devices")
+    (child,) = psutil.Process(process.pid).children()
+    interrupt(process, signal.SIGINT)
+    code, _, err = ended(process)
+    assert code == 130
+    assert err.strip() == "rigdyno: interrupted"
+    assert not (folder / "runs").exists()
+    until(lambda: not is_alive(child.pid), "its child was gone")
+
+
+def test_a_killed_worker_and_a_killed_sampler_cost_only_themselves(folder):
+    process = started("run", "train.py:step", "--repeat", "2", "--budget", "12s", cwd=folder)
+    until(lambda: steps_began(folder / "runs", rows=500), "the first worker was stepping")
+    (first,) = cell_folders(folder / "runs")
+    os.kill(pid_of(first, "worker.0"), signal.SIGKILL)
+    killed_ns = time.perf_counter_ns()
+    until(lambda: steps_began(folder / "runs", cell=1), "the second worker was stepping")
+    second = cell_folders(folder / "runs")[1]
+    os.kill(pid_of(second, "sampler"), signal.SIGKILL)
+    code, out, err = ended(process)
+    assert code == 1, err
+    one, two = records(only_run(folder))
+    assert one.outcome == Failed(kind="signal", phase="measure", message="SIGKILL: killed from outside")
+    assert one.exit_codes == (-signal.SIGKILL,)
+    _, rows = read_rows(first / "steps.0.rows")
+    assert killed_ns - int(rows["end_ns"][-1]) < 1.5e9  # at most about a second of samples is lost
+    assert isinstance(two.outcome, Completed)
+    assert two.sampler_exit_code == -signal.SIGKILL
+    assert "FAILED" in out
+
+
+def test_a_dead_sampler_marks_the_figures(folder):
+    process = started("run", "train.py:step", "--budget", "6s", cwd=folder)
+    until(lambda: steps_began(folder / "runs"), "the worker was stepping")
+    os.kill(pid_of(cell_folders(folder / "runs")[0], "sampler"), signal.SIGKILL)
+    code, out, err = ended(process)
+    assert code == 0, err
+    assert "dead_sampler: the sampler died (exit code -9)" in " ".join(out.split())
+    (measurement,) = package.load(only_run(folder).path).measurements
+    assert measurement.status in ("SUSPECT", "INVALID")
+
+
+@pytest.mark.parametrize("module", ["worker", "sampler"])
+def test_a_child_whose_parent_died_while_it_was_starting_ends_at_once(module, tmp_path):
+    somebody_else = subprocess.Popen(["true"])
+    somebody_else.wait()
+    child = subprocess.run(
+        [sys.executable, "-m", f"rigdyno.runner.{module}", str(tmp_path), str(somebody_else.pid)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert child.returncode == 1
+    assert list(tmp_path.iterdir()) == []
+    assert not is_alive(somebody_else.pid)

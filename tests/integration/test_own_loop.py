@@ -1,0 +1,102 @@
+"""Three lines inside a user's own training script."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from driving import environment, none_left, only_run, records, rigdyno, steps_began, until
+from rigdyno.schema.record import Completed, Failed
+
+TRAINING = """
+import sys
+import torch
+import rigdyno
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = [(torch.randn(32, 64), torch.randint(0, 10, (32,))) for _ in range(50)] * int(sys.argv[1])
+
+with rigdyno.measure("my training", unit="image") as meter:
+    for number, (images, labels) in enumerate(loader):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        meter.step(items=len(images))
+        if number == int(sys.argv[2]):
+            raise RuntimeError("the data ended")
+print("the script went on")
+"""
+
+
+def script(folder, *arguments: int) -> list[str]:
+    (folder / "train.py").write_text(TRAINING)
+    return [sys.executable, "train.py", *map(str, arguments)]
+
+
+def run_script(folder, *arguments: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        script(folder, *arguments), cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+
+
+def test_a_real_training_loop(tmp_path):
+    answer = run_script(tmp_path, 10, -1)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "the script went on\n"
+    assert answer.stderr.startswith("rigdyno: my training: ")
+    assert answer.stderr.count("\n") == 1
+    (record,) = records(only_run(tmp_path))
+    assert isinstance(record.outcome, Completed)
+    assert record.facts.unit == "image"
+    assert record.environment.framework["torch"]
+    assert record.sampler_exit_code == 0
+    assert "telemetry.rows" in record.files
+    for verb in ("report", "show"):
+        shown = rigdyno(verb, cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr
+        assert "image/s" in shown.stdout
+        assert "my training" in shown.stdout
+
+
+def test_an_exception_is_recorded_and_goes_on_its_way(tmp_path):
+    answer = run_script(tmp_path, 1, 20)
+    assert answer.returncode == 1
+    assert answer.stderr.rstrip().endswith("RuntimeError: the data ended")
+    (record,) = records(only_run(tmp_path))
+    assert record.outcome == Failed(kind="exception", phase="measure", message="RuntimeError: the data ended")
+    assert "the data ended" in rigdyno("report", cwd=tmp_path).stdout
+
+
+def begun(folder) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        script(folder, 1_000_000, -1), cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: steps_began(folder / "runs"), "the loop was under way")
+    return process
+
+
+def test_ctrl_c_is_recorded(tmp_path):
+    process = begun(tmp_path)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in err
+    (record,) = records(only_run(tmp_path))
+    assert record.outcome == Failed(kind="interrupted", phase="measure", message="interrupted by Ctrl-C")
+
+
+def test_a_killed_script_leaves_its_samples_and_no_sampler(tmp_path):
+    process = begun(tmp_path)
+    process.kill()
+    process.communicate(timeout=60)
+    run = only_run(tmp_path)
+    (cell,) = (run.path / "cells").iterdir()
+    none_left(cell)
+    rows = (cell / "steps.0.rows").read_bytes()
+    report = rigdyno("report", cwd=tmp_path)
+    assert report.returncode == 0
+    assert "the script that ran it must run again" in " ".join(report.stdout.split())
+    resumed = rigdyno("run", "--resume", str(run.path), cwd=tmp_path)
+    assert resumed.returncode == 2
+    assert resumed.stderr == "rigdyno: 'my training' was measured inside a script of yours: run that script again\n"
+    assert (cell / "steps.0.rows").read_bytes() == rows

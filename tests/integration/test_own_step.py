@@ -1,0 +1,118 @@
+"""A user's own step, well-behaved and not."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from driving import environment, only_run, records, rigdyno
+from rigdyno import cli
+from rigdyno.runner import orchestrate
+from rigdyno.schema.record import Completed, Failed
+
+STEPS = """
+import os, resource, signal, sys, time
+
+def step():
+    time.sleep(0.002)
+    return 4
+
+def misbehave(how, width=1):
+    if how == "raise":
+        raise ValueError("the batch\\nis empty")
+    if how == "illegal":
+        os.kill(os.getpid(), signal.SIGILL)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "leave":
+        sys.exit(3)
+    if how == "vanish":
+        os._exit(5)
+    if how == "greed":
+        resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
+        bytearray(2**31)
+    time.sleep(0.002)
+    return width
+
+def never():
+    while True:
+        time.sleep(0.1)
+"""
+
+ENDINGS = {
+    "raise": ("exception", "ValueError: the batch is empty"),
+    "illegal": ("signal", "SIGILL: the processor has no such instruction; `rigdyno doctor` looks for the cause"),
+    "kill": ("signal", "SIGKILL: killed from outside"),
+    "leave": ("exception", "SystemExit: 3"),
+    "vanish": ("exit", "left no report, exit code 5"),
+    "greed": ("out_of_memory", "MemoryError"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text(STEPS)
+    return tmp_path
+
+
+def test_what_it_counts_and_what_it_is_given(folder):
+    answer = rigdyno("run", "train.py:step", "--set", "unit=image", "--budget", "4s", cwd=folder)
+    assert answer.returncode == 0, answer.stderr
+    assert "image/s" in answer.stdout
+    (record,) = records(only_run(folder))
+    assert record.facts.unit == "image"
+    assert record.spec.workload == "train.py:step"
+
+
+def test_every_way_to_fail_is_told_apart_and_the_next_cell_runs(folder):
+    sweep = ",".join([*ENDINGS, "behave"])
+    command = ("run", "train.py:misbehave", "--sweep", f"how={sweep}", "--set", "width=7", "--budget", "28s")
+    answer = rigdyno(*command, cwd=folder)
+    assert answer.returncode == 1, answer.stderr
+    outcomes = {record.spec.options["how"]: record.outcome for record in records(only_run(folder))}
+    assert isinstance(outcomes.pop("behave"), Completed)
+    assert {how: (outcome.kind, outcome.message) for how, outcome in outcomes.items()} == ENDINGS
+    shown = " ".join(answer.stdout.split())
+    for how, (_, message) in ENDINGS.items():
+        assert f"how={how}: {message}" in shown
+    assert shown.count("FAILED") == len(ENDINGS)
+    stored = rigdyno("report", cwd=folder)
+    assert stored.returncode == 0
+    assert stored.stdout.count("FAILED") == len(ENDINGS)
+
+
+def test_a_step_that_never_ends_is_stopped(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(orchestrate, "time_limit_seconds", lambda _cell: 6.0)
+    assert cli.main(["run", "train.py:never", "--budget", "4s"]) == 1
+    assert "no end after 6.0 s" in capsys.readouterr().out
+    (record,) = records(only_run(folder))
+    assert isinstance(record.outcome, Failed)
+    assert record.outcome.kind == "timeout"
+    assert record.exit_codes in ((-signal.SIGTERM,), (-signal.SIGKILL,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--set", "hw=raise"), "takes no argument 'hw'; did you mean 'how'?"),
+        ((), "needs an argument 'how' that nobody gives; try --set how=..."),
+    ],
+)
+def test_wrong_arguments_say_what_to_try(folder, arguments, words):
+    answer = rigdyno("run", "train.py:misbehave", *arguments, "--budget", "4s", cwd=folder)
+    assert answer.returncode == 1
+    assert words in " ".join(answer.stdout.split())
+
+
+def test_the_folders_own_files_shadow_nothing(folder):
+    """The user's step may import them; rigdyno itself must not."""
+    (folder / "statistics.py").write_text("raise RuntimeError('not this one')")
+    command = Path(sys.executable).with_name("rigdyno")
+    answer = subprocess.run(
+        [command, "run", "train.py:step", "--budget", "4s"],
+        cwd=folder, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stdout + answer.stderr

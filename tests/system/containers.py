@@ -1,0 +1,39 @@
+"""Control groups: what containers are made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def control_group(controller: str) -> Iterator[Path]:
+    """A control group of its own, of either version; skips where none can be made."""
+    v1, v2 = CGROUPS / controller, CGROUPS
+    parent = v1 if v1.is_dir() else v2
+    group = parent / f"rigdyno-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"can't make a control group here: {error}")
+    try:
+        if parent == v2 and controller not in (group / "cgroup.controllers").read_text().split():
+            pytest.skip(f"the controller '{controller}' is not handed down to control groups here")
+        yield group
+    finally:
+        group.rmdir()
+
+
+def is_version_1(group: Path) -> bool:
+    return group.parent != CGROUPS
+
+
+def inside(group: Path, *command: str) -> list[str]:
+    """The command, started inside the group."""
+    return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *command]

@@ -1,0 +1,234 @@
+"""Things are found by file name, and in installed packages; imported only when asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import rigdyno.workloads
+from rigdyno import catalogue, cli
+from rigdyno.contracts import Requirement
+from rigdyno.errors import CatalogueError, MissingExtra, UnknownName
+from rigdyno.plan.expand import expand
+from rigdyno.plan.load import Request
+from rigdyno.plan.preflight import Resources
+from rigdyno.runner.sampler import available_probes
+from support import a_system
+
+WORKLOAD = '''
+"""A workload for a test."""
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rigdyno.contracts import Place, Requirement, Steps
+from rigdyno.schema.system import System
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting:
+    """Counts as far as it is told."""
+
+    unit: ClassVar[str] = "number"
+    framework: ClassVar[str] = "any"
+    version: ClassVar[int] = 1
+    requires: ClassVar[tuple[Requirement, ...]] = ()
+
+    until: int = 1000
+
+    def refuses(self, system: System, device: str) -> str | None:
+        return None
+
+    def memory_bytes(self, system: System) -> int | None:
+        return None
+
+    def start_seconds(self) -> float:
+        return 0.1
+
+    def build(self, place: Place) -> Steps:
+        return Steps(kinds={"step": lambda: float(len(range(self.until)))})
+'''
+
+PROBE = '''
+from rigdyno.contracts import Channel
+
+
+class Thermometer:
+    """A probe for a test."""
+
+    def availability(self): return None
+    def open(self, worker_pids): return [Channel("outside_c", "C")]
+    def read(self): return [21.0]
+    def close(self): pass
+'''
+
+
+@pytest.fixture
+def fresh():
+    """Call it after the world has changed; it is called once more when the test is over."""
+
+    def forget():
+        for cached in (catalogue.names, catalogue._own_names, catalogue._installed):
+            cached.cache_clear()
+
+    yield forget
+    forget()
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch, fresh):
+    """An installed package: a module, and a *.dist-info that names its entry points."""
+
+    def install(entry_points, **modules):
+        for name, text in modules.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        information = tmp_path / "plugin-1.0.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(entry_points)
+        monkeypatch.syspath_prepend(tmp_path)
+        fresh()
+
+    yield install
+    for name in ("plugin_counting", "plugin_probe", "plugin_broken"):
+        sys.modules.pop(name, None)
+
+
+def expanded(target, **fields):
+    return expand(Request(target=target, **fields), a_system(), "cpu", Resources(available_bytes=10**12))
+
+
+def test_names_are_file_names_without_helpers():
+    assert {"tensor_add", "mnist_cnn"} <= set(catalogue.names("workload"))
+    assert not any(name.startswith("_") for kind in catalogue.KINDS for name in catalogue.names(kind))
+
+
+def test_names_are_known_without_importing_any():
+    program = (
+        "import sys; from rigdyno import catalogue\n"
+        "[catalogue.names(kind) for kind in catalogue.KINDS]\n"
+        "print([name for name in sys.modules if name.startswith(('rigdyno.workloads.', 'rigdyno.suites.', 'torch'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_gets_a_suggestion():
+    with pytest.raises(UnknownName, match="no workload named 'tensor_ad'; did you mean 'tensor_add'"):
+        catalogue.load("workload", "tensor_ad")
+    with pytest.raises(UnknownName, match="no probe named '_files'; there is host"):
+        catalogue.load("probe", "_files")
+
+
+def test_a_package_adds_a_workload(installed, capsys):
+    installed("[rigdyno.workloads]\ncounting = plugin_counting:Counting\n", plugin_counting=WORKLOAD)
+    assert "counting" in catalogue.names("workload")
+    assert "plugin_counting" not in sys.modules
+    (cell,) = expanded("counting", options={"until": 5}).cells
+    assert (cell.refusal, cell.spec.options) == (None, {"until": 5})
+    with pytest.raises(UnknownName, match="no option of counting named 'untli'; did you mean 'until'"):
+        expanded("counting", options={"untli": 5})
+    assert cli.main(["list"]) == 0
+    assert "Counts as far as it is told." in capsys.readouterr().out
+
+
+def test_a_package_adds_a_probe(installed):
+    installed("[rigdyno.probes]\nthermometer = plugin_probe:Thermometer\n", plugin_probe=PROBE)
+    assert "Thermometer" in [type(probe).__name__ for probe in available_probes()]
+
+
+def test_our_own_entries_can_not_be_taken_over(installed):
+    installed("[rigdyno.workloads]\ntensor_add = plugin_counting:Counting\n", plugin_counting=WORKLOAD)
+    assert catalogue.load("workload", "tensor_add").__module__ == "rigdyno.workloads.tensor_add"
+
+
+BROKEN = {
+    "missing_module": ("plugin_not_there:Counting", "", "can't be loaded: No module named 'plugin_not_there'"),
+    "missing_class": ("plugin_broken:Counting", "", "can't be loaded: .* has no attribute 'Counting'"),
+    "syntax": ("plugin_broken:Counting", "def (", "can't be loaded: invalid syntax"),
+    "name": ("plugin_broken:Counting", "nothing_there", "can't be loaded: name 'nothing_there'"),
+    "other_shape": ("plugin_broken:Counting", "class Counting: unit = 'x'", "has no framework, version, requires"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_entry_point_is_one_clear_error(installed, how):
+    value, text, says = BROKEN[how]
+    installed(f"[rigdyno.workloads]\nbroken = {value}\n", plugin_broken=text)
+    with pytest.raises(CatalogueError, match=says) as raised:
+        catalogue.load("workload", "broken")
+    assert str(raised.value).startswith(f"the workload 'broken' ({value})")
+
+
+def test_a_broken_entry_point_does_not_take_the_list_with_it(installed, capsys):
+    installed("[rigdyno.workloads]\nbroken = plugin_broken:Counting\n", plugin_broken="def (")
+    assert cli.main(["list"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "- broken" in shown
+    assert "the workload 'broken' (plugin_broken:Counting) can't be loaded" in shown
+    assert "tensor_add" in shown
+
+
+def test_a_broken_probe_does_not_take_the_sampler_with_it(installed, capsys):
+    installed("[rigdyno.probes]\nbroken = plugin_broken:Counting\n", plugin_broken="def (")
+    assert [type(probe).__name__ for probe in available_probes()] != []
+    assert "the probe 'broken'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def workloads(tmp_path, monkeypatch, fresh):
+    """A further folder of workloads, as if its files lay beside ours."""
+    monkeypatch.setattr(rigdyno.workloads, "__path__", [*rigdyno.workloads.__path__, str(tmp_path)])
+
+    def add(name, text):
+        (tmp_path / f"{name}.py").write_text(text)
+        fresh()
+
+    yield add
+    for name in list(sys.modules):
+        if name.startswith("rigdyno.workloads.added_"):
+            del sys.modules[name]
+
+
+def test_a_new_workload_is_one_file(workloads, capsys):
+    workloads("added_counting", WORKLOAD)
+    assert "added_counting" in catalogue.names("workload")
+    assert catalogue.summary(catalogue.load("workload", "added_counting")) == "Counts as far as it is told."
+    plan = expanded("added_counting", sweep={"until": (10, 20)})
+    assert [cell.name for cell in plan.cells] == ["01-added_counting-10", "02-added_counting-20"]
+    assert cli.main(["list"]) == 0
+    assert "+ added_counting" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("", 0), ("class Half:\n    unit = 'x'\n", 0), ("class _Hidden: pass\n", 0),
+     (WORKLOAD + "\nclass Second(Counting): pass\n", 2)],
+)  # fmt: skip
+def test_a_file_must_have_one_fitting_class(workloads, text, count):
+    workloads("added_wrong", text)
+    with pytest.raises(CatalogueError, match=f"must have one public class with unit, .*; it has {count}"):
+        catalogue.load("workload", "added_wrong")
+
+
+def test_a_file_must_have_its_attribute(tmp_path, monkeypatch, fresh):
+    from rigdyno.report import formats
+
+    (tmp_path / "added_format.py").write_text("")
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    fresh()
+    with pytest.raises(CatalogueError, match="must have 'render'"):
+        catalogue.load("format", "added_format")
+
+
+def test_what_is_not_installed_is_named_with_the_command():
+    demanded = (Requirement("sys"), Requirement("no_such_module", "nvidia"), Requirement("nor_this"))
+    lacking = catalogue.missing(demanded)
+    assert (lacking.reason, lacking.fix) == ("no_such_module is not installed", "pip install 'rigdyno[nvidia]'")
+    assert catalogue.missing(demanded[:1]) is None
+    with pytest.raises(MissingExtra, match="it can't run: nor_this is not installed; try pip install nor_this"):
+        catalogue.demand(demanded[2:], "it")
+
+
+def test_the_temporary_folder_is_gone_again():
+    """The fixtures above leave nothing behind."""
+    assert not {"added_counting", "counting", "broken"} & set(catalogue.names("workload"))

@@ -1,0 +1,250 @@
+"""From a request to cells: order, options, refusals, names."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rigdyno import catalogue
+from rigdyno.contracts import Unavailable, Wanted
+from rigdyno.errors import BadValue, UnknownName, UsageError
+from rigdyno.plan.budget import fitted
+from rigdyno.plan.build import configured, converted
+from rigdyno.plan.expand import _plan_name, _slug, expand
+from rigdyno.plan.load import Request
+from rigdyno.plan.preflight import Resources, disk_bytes, free_disk_bytes, look, what_would_fit
+from rigdyno.schema.spec import Budget, RunSpec
+from rigdyno.schema.system import Accelerator, Limits
+from rigdyno.workloads.tensor_add import TensorAdd
+from support import a_system
+
+PLENTY = Resources(available_bytes=10**12)
+CARD = Accelerator(kind="cuda", name="Some GPU", memory_bytes=8 * 10**9)
+
+
+def expanded(system=None, resources=PLENTY, device="cpu", **fields):
+    return expand(Request(**{"target": "tensor_add", **fields}), system or a_system(), device, resources)
+
+
+def options_of(plan):
+    return [cell.spec.options for cell in plan.cells]
+
+
+def test_a_sweep_is_the_product_of_its_values():
+    plan = expanded(sweep={"size": (1, 2), "variant": ("corrected", "as_intended")})
+    assert options_of(plan) == [
+        {"size": 1, "variant": "corrected"},
+        {"size": 1, "variant": "as_intended"},
+        {"size": 2, "variant": "corrected"},
+        {"size": 2, "variant": "as_intended"},
+    ]
+
+
+def test_repeats_go_round_by_round():
+    plan = expanded(sweep={"size": (1, 2)}, repeat=3)
+    assert [(cell.spec.options["size"], cell.repeat) for cell in plan.cells] == [
+        (1, 1), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3),
+    ]  # fmt: skip
+    assert [cell.name for cell in plan.cells][2:4] == ["03-tensor_add-1-r2", "04-tensor_add-2-r2"]
+
+
+def test_repeats_of_a_suite_go_round_by_round_where_only_some_repeat():
+    plan = expanded(target="device", repeat=2)
+    assert [cell.repeat for cell in plan.cells] == [1] * 10 + [2] * 3
+    assert {cell.spec.workload for cell in plan.cells if cell.repeat == 2} == {"tensor_add"}
+    assert plan.suite == "device"
+
+
+def test_text_becomes_what_the_option_is():
+    plan = expanded(options={"size": "64", "variant": "corrected"}, text_keys=("size", "variant"))
+    assert options_of(plan) == [{"size": 64, "variant": "corrected"}]
+
+
+@pytest.mark.parametrize("value", ["64", 64.5, "x", True])
+def test_without_text_the_type_must_fit(value):
+    with pytest.raises(BadValue, match="size must be a whole number"):
+        expanded(options={"size": value})
+
+
+def test_types_from_text():
+    assert converted("12", int, "n", text=True) == 12
+    assert converted("0.5", float, "x", text=True) == 0.5
+    assert converted("true", bool, "b", text=True) is True
+    assert converted(3, float, "x") == 3.0
+    for value, wanted, says in (
+        ("x", int, "a whole number"),
+        ("x", float, "a number"),
+        ("maybe", bool, "true or false"),
+    ):
+        with pytest.raises(BadValue, match=f"n must be {says}, not '{value}'"):
+            converted(value, wanted, "n", text=True)
+    with pytest.raises(BadValue, match="n must be text, not 5"):
+        converted(5, str, "n")
+
+
+def test_an_option_that_is_not_there():
+    with pytest.raises(UnknownName, match="no option of tensor_add named 'sise'; did you mean 'size'"):
+        configured(TensorAdd, "tensor_add", {"sise": 1})
+
+
+def test_a_suite_hands_options_to_the_workloads_that_have_them():
+    plan = expanded(target="quick", options={"size": "64"}, text_keys=("size",), threads=1, seed=5, launcher="inline")
+    sizes = {(cell.spec.workload, cell.spec.options.get("size")) for cell in plan.cells}
+    assert ("tensor_add", 64) in sizes
+    assert ("memory_bandwidth", None) in sizes
+    assert {(cell.spec.threads, cell.spec.seed, cell.spec.launcher) for cell in plan.cells} == {(1, 5, "inline")}
+
+
+def test_a_soak_ends_with_the_clock():
+    (cell,) = expanded(soak_seconds=600.0).cells
+    assert cell.spec.budget == Budget(seconds=600.0, stop="clock")
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("", "what shall be run?"),
+        ("train.py", "which function of train.py? try train.py:step"),
+        ("tensor_ad", "no suite or workload named 'tensor_ad'; did you mean 'tensor_add'?"),
+        ("_function", "no suite or workload named '_function'"),
+        ("../workloads/tensor_add", "no suite or workload named"),
+    ],
+)
+def test_targets_that_are_not_there(target, says):
+    with pytest.raises(UsageError, match=re.escape(says)):
+        expanded(target=target)
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [
+        ("cuda", "no cuda device here; try --device cpu"),
+        ("gpu", "no gpu device here"),
+        ("mps:0", "no mps device here"),
+    ],
+)
+def test_a_device_that_is_not_here(device, says):
+    with pytest.raises(BadValue, match=f"tensor_add: {says}"):
+        expanded(device=device)
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "cuda:-1", "cuda:x", "cuda:²"])
+def test_a_card_that_is_not_here(device):
+    with pytest.raises(BadValue, match=f"no device {device}: there are 1, counted from 0"):
+        expanded(a_system(accelerators=(CARD,)), device=device)
+
+
+@pytest.mark.parametrize(("kind", "device"), [("cuda", "cuda"), ("cuda", "cuda:0"), ("rocm", "cuda"), ("xpu", "xpu")])
+def test_a_card_that_is_here(kind, device):
+    card = Accelerator(kind=kind, name="card")
+    (cell,) = expanded(a_system(accelerators=(card,)), device=device).cells
+    assert cell.refusal is None
+    assert cell.spec.device == device
+
+
+def test_a_refused_cell_is_kept_with_its_reason():
+    plan = expanded(sweep={"size": (64, 10**6)}, resources=Resources(available_bytes=10**9))
+    assert [cell.refusal is None for cell in plan.cells] == [True, False]
+    assert plan.cells[1].refusal.startswith("needs 12.0 TB of memory, 1.00 GB are free; size=")
+    assert plan.runnable == plan.cells[:1]
+    assert plan.seconds == plan.cells[0].seconds
+
+
+def test_a_suite_keeps_all_its_refusals():
+    plan = expanded(target="quick", resources=Resources(available_bytes=1000))
+    assert all(cell.refusal for cell in plan.cells)
+
+
+def test_what_would_fit_is_the_largest_that_does():
+    workload = TensorAdd(size=100_000)
+    resources = Resources(available_bytes=TensorAdd(size=5000).memory_bytes(a_system()))
+    assert what_would_fit(workload, a_system(), resources) == "size=5000 would fit"
+    one_less = Resources(available_bytes=resources.available_bytes - 1)
+    assert what_would_fit(workload, a_system(), one_less) == "size=4999 would fit"
+    assert what_would_fit(workload, a_system(), Resources(available_bytes=10)) is None
+    assert what_would_fit(object(), a_system(), resources) is None
+
+
+def test_a_size_that_does_not_fit_says_what_would():
+    with pytest.raises(BadValue, match=r"tensor_add: needs 12\.0 TB of memory, 8\.00 GB are free; size=\d+ would fit"):
+        expanded(options={"size": 10**6}, resources=Resources(available_bytes=8 * 10**9))
+
+
+def test_memory_and_disk_that_are_left(tmp_path, monkeypatch):
+    assert Resources(available_bytes=5).refusal(None) is None
+    assert Resources(available_bytes=5).refusal(5) is None
+    assert Resources(available_bytes=-5).refusal(6) == "needs 6.00 B of memory, 0 B are free"
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 7_000})())
+    assert look(a_system(memory_bytes=10_000)).available_bytes == 6_500
+    assert look(a_system(memory_bytes=10_000, limits=Limits(memory_bytes=3_000))).available_bytes == 3_000
+    assert disk_bytes(10.0, 3) == 400_000 + 90_000
+    assert free_disk_bytes(tmp_path / "not" / "yet") > 0
+
+
+def test_what_an_extra_would_add_is_said(monkeypatch):
+    lacking = Unavailable("torch is not installed", "pip install torch")
+    monkeypatch.setattr(catalogue, "missing", lambda _requirements: lacking)
+    with pytest.raises(BadValue, match="can't run: torch is not installed; try pip install torch"):
+        expanded()
+
+
+def wanted(seconds, repeat=1):
+    return Wanted(RunSpec(workload="tensor_add", options={"size": 1}, budget=Budget(seconds=seconds)), repeat)
+
+
+START = TensorAdd(size=1).start_seconds()
+
+
+def test_a_budget_scales_all_cells_by_one_factor():
+    """Two cells of 6 s and one of 3 s twice: 18 s asked. Half of that, and four starts, is the budget."""
+    cells = fitted([wanted(6), wanted(6), wanted(3, repeat=2)], 9 + 4 * START)
+    assert [(cell.spec.budget.seconds, cell.repeat) for cell in cells] == [(3, 1), (3, 1), (1.5, 2)]
+
+
+def test_a_larger_budget_lengthens():
+    (cell,) = fitted([wanted(6)], 60 + START)
+    assert cell.spec.budget.seconds == 60
+
+
+def test_repeats_are_given_up_before_a_cell_becomes_too_short():
+    """Five repeats in 4 s would leave less than a second each."""
+    (cell,) = fitted([wanted(6, repeat=5)], 4 + START)
+    assert (cell.spec.budget.seconds, cell.repeat) == (4, 1)
+
+
+def test_a_budget_that_nothing_fits_says_the_least():
+    with pytest.raises(BadValue, match=r"a budget of 2\.0 s is too short: this takes at least"):
+        fitted([wanted(6), wanted(6)], 2)
+
+
+def test_a_users_function_gets_what_looks_like_a_number(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("def step(**anything): pass\n")
+    given_options = {"a": "1", "b": "0.5", "c": "true", "d": "text", "e": "1e3"}
+    plan = expanded(target=f"{file}:step", options=given_options, text_keys=tuple(given_options))
+    assert options_of(plan) == [{"a": 1, "b": 0.5, "c": True, "d": "text", "e": 1000.0}]
+    assert (plan.name, plan.cells[0].name.startswith("01-train.step-1-0.5-True-text")) == ("train_step", True)
+    kept = expanded(target=f"{file}:step", options={"a": "1"})
+    assert options_of(kept) == [{"a": "1"}]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-infinity", "\udcff"])
+def test_what_a_record_could_not_hold_is_refused(tmp_path, value):
+    file = tmp_path / "train.py"
+    file.write_text("def step(a): pass\n")
+    with pytest.raises(BadValue, match="a must be"):
+        expanded(target=f"{file}:step", options={"a": value}, text_keys=("a",))
+
+
+@settings(deadline=None)
+@given(file=st.text(max_size=20), function=st.text(max_size=90), value=st.text(max_size=20))
+def test_folder_names_are_names(file, function, value):
+    """Whatever a user calls a file, a function or an option's value."""
+    target = f"{file}.py:{function}"
+    cell = f"01-{_slug(RunSpec(workload=target, options={'x': value}))}"
+    for name in (cell, _plan_name(target)):
+        assert re.fullmatch(r"[A-Za-z0-9._-]{1,90}", name)
+        assert Path(name).name == name
+    assert _plan_name(target) not in (".", "..")

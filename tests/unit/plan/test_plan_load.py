@@ -1,0 +1,232 @@
+"""What the user asks for, from flags and from TOML: every mistake is named with its file, line and key."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rigdyno.errors import BadValue, RigdynoError, UsageError
+from rigdyno.plan.expand import expand
+from rigdyno.plan.load import Request, assignments, from_toml, overridden, sweeps
+from rigdyno.plan.preflight import Resources
+from rigdyno.schema.spec import Plan
+from support import a_system
+
+
+@pytest.fixture
+def plan(tmp_path):
+    def written(text):
+        path = tmp_path / "plan.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def expanded(request):
+    return expand(request, a_system(), "cpu", Resources(available_bytes=10**12))
+
+
+def test_a_plan_says_the_same_as_the_flags(plan):
+    text = """
+target = "tensor_add"
+budget = "1h30m"
+repeat = 3
+device = "cpu"
+threads = 2
+seed = 7
+label = "mine"
+update = "plain"
+arrangement = "single"
+launcher = "inline"
+
+[set]
+variant = "corrected"
+
+[sweep]
+size = [64, 128]
+"""
+    request = from_toml(plan(text))
+    assert request.options == {"variant": "corrected"}
+    assert request.sweep == {"size": (64, 128)}
+    assert (request.target, request.budget_seconds, request.repeat) == ("tensor_add", 5400, 3)
+    assert (request.threads, request.seed, request.label, request.launcher) == (2, 7, "mine", "inline")
+    flags = {
+        "options": assignments(["variant=corrected"], "--set"), "sweep": sweeps(["size=64, 128"]), "repeat": 3,
+        "budget_seconds": 5400.0, "device": "cpu", "threads": 2, "seed": 7, "label": "mine", "launcher": "inline",
+    }  # fmt: skip
+    assert expanded(overridden(Request(target="tensor_add"), flags)) == expanded(request)
+
+
+T = 'target = "tensor_add"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (T + "\nrepaet = 3\n", 3, "no key of a plan named 'repaet'; did you mean 'repeat'?"),
+        (T + 'repeat = "3"\n', 2, "repeat must be a whole number, not '3'"),
+        (T + "repeat = true\n", 2, "repeat must be a whole number, not True"),
+        (T + "full = 1\n", 2, "full must be true or false, not 1"),
+        (T + "label = 1\n", 2, "label must be text in quotes, not 1"),
+        (T + "seed = 1.0\n", 2, "seed must be a whole number, not 1.0"),
+        (T + "seed = 1979-05-27\n", 2, "seed must be a whole number"),
+        (T + 'budget = "5 parsecs"\n', 2, "budget: '5 parsecs' is not a duration; try 30s"),
+        (T + "budget = true\n", 2, 'budget must be a duration such as "5m", not True'),
+        (T + "soak = -1\n", 2, "soak: a duration must be longer than zero"),
+        (T + "soak = nan\n", 2, "soak: 'nan' is not a duration"),
+        (T + "set = 1\n", 2, "set must be a table"),
+        (T + "sweep = []\n", 2, "sweep must be a table"),
+        (T + "[set]\nsize = [1]\n", 3, "size must be a number, text, true or false, not [1]"),
+        (T + "[sweep]\nsize = 5\n", 3, "size must be a list such as [1, 2, 4], not 5"),
+        (T + "[sweep]\nsize = [[1]]\n", 3, "size must be a list"),
+        ("target = 5\n", 1, "target must be text"),
+        ('label = "x"\n', None, 'a plan needs a target, e.g. target = "device"'),
+        (T + "repeat = 0\n", None, "repeat must be at least 1, not 0"),
+        (T + "repeat = 100000\n", None, "repeat must be at most 1000"),
+        (T + "threads = -1\n", None, "threads must be at least 1, not -1"),
+        (T + "seed = -1\n", None, "seed must not be negative"),
+        (T + "seed = 9223372036854775808\n", None, "seed must not be negative, nor 2**63 or more"),
+        (T + "[sweep]\nsize = []\n", None, "the sweep over 'size' has no value"),
+        (T + "[set]\nsize = 1\n[sweep]\nsize = [2]\n", None, "'size' is both set and swept"),
+        (T + 'budget = "1m"\nsoak = "1m"\n', None, "give --soak or --budget, not both"),
+        (T + 'full = true\nsoak = "1m"\n', None, "--soak and --full are two different runs"),
+    ],
+)
+def test_mistakes_in_a_plan_file(plan, text, line, says):
+    path = plan(text)
+    with pytest.raises(UsageError) as raised:
+        from_toml(path)
+    assert str(raised.value).startswith(f"{path}:{line}: " if line else f"{path}: ")
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (T + '[set]\nsize = "big"\n', 3, "size must be a whole number, not 'big'"),
+        (T + "[set]\nsize = 1.5\n", 3, "size must be a whole number, not 1.5"),
+        (T + "[set]\nsize = 0\n", 3, "size must be a whole number of at least 1, not 0"),
+        (T + '[set]\n\nvariant = "corected"\n', 4, "variant must be one of as_published, as_intended, corrected"),
+        (T + '[sweep]\nsize = [64, "x"]\n', 3, "size must be a whole number, not 'x'"),
+        (T + "[set]\nsise = 5\n", 3, "no option of tensor_add named 'sise'; did you mean 'size'?"),
+        ('target = "quick"\n[set]\nsise = 5\n', 3, "no option in suite quick named 'sise'; did you mean 'size'?"),
+        ('target = "tensor_ad"\n', None, "no suite or workload named 'tensor_ad'; did you mean 'tensor_add'?"),
+        (T + 'update = "plane"\n', None, "no update named 'plane'; did you mean 'plain'?"),
+        (T + 'arrangement = "singel"\n', None, "no arrangement named 'singel'; did you mean 'single'?"),
+        ('target = "quick"\nlauncher = "prozess"\n', None, "no launcher named 'prozess'; did you mean 'process'?"),
+        (T + 'device = "cuda"\n', None, "tensor_add: no cuda device here; try --device cpu"),
+        (T + 'budget = "1s"\n', None, "a budget of 1.0 s is too short"),
+    ],
+)
+def test_mistakes_that_only_the_workload_can_tell_name_the_file_too(plan, text, line, says):
+    path = plan(text)
+    request = from_toml(path)
+    with pytest.raises(UsageError) as raised:
+        expanded(request)
+    assert str(raised.value).startswith(f"{path}:{line}: " if line else f"{path}: ")
+    assert says in str(raised.value)
+
+
+def test_flags_win_over_the_file(plan):
+    path = plan(T + 'seed = 7\nrepeat = 2\nlabel = "file"\n[set]\nsize = 64\nvariant = "corrected"\n')
+    flags = {"seed": 0, "label": "flag", "repeat": None, "full": False, "options": {"size": "32"}, "sweep": {}}
+    request = overridden(from_toml(path), flags)
+    assert (request.seed, request.repeat, request.label) == (0, 2, "flag")
+    assert [cell.spec.options for cell in expanded(request).cells] == [{"size": 32, "variant": "corrected"}] * 2
+
+
+def test_a_sweep_on_the_command_line_takes_the_place_of_a_setting(plan):
+    request = overridden(from_toml(plan(T + "[set]\nsize = 64\n")), {"sweep": {"size": ("8", "16")}})
+    assert [cell.spec.options for cell in expanded(request).cells] == [{"size": 8}, {"size": 16}]
+
+
+def test_a_mistake_in_a_flag_is_not_blamed_on_the_files_line(plan):
+    path = plan(T + "[set]\nsize = 64\n")
+    with pytest.raises(BadValue, match=r"plan\.toml: size must be a whole number, not 'x'"):
+        expanded(overridden(from_toml(path), {"options": {"size": "x"}}))
+
+
+@pytest.mark.parametrize("flags", [{"repeat": 0}, {"threads": 0}, {"seed": -1}, {"repeat": -2}])
+def test_a_flag_of_zero_is_not_overlooked(flags):
+    with pytest.raises(BadValue, match=next(iter(flags))):
+        overridden(Request(target="tensor_add"), flags)
+
+
+@pytest.mark.parametrize("field", ["target", "label", "device"])
+def test_bytes_that_are_not_utf8_are_refused(field):
+    with pytest.raises(BadValue, match=f"the {field} is not UTF-8 text"):
+        Request(**{field: "\udcff"})
+
+
+def test_assignments():
+    assert assignments(["a=1", " b = x=y "], "--set") == {"a": "1", "b": "x=y"}
+    for wrong in ("a", "=1", " =1", ""):
+        with pytest.raises(BadValue, match=f"--set takes key=value, not '{wrong}'"):
+            assignments([wrong], "--set")
+    with pytest.raises(BadValue, match="--set gives 'a' twice"):
+        assignments(["a=1", "a=2"], "--set")
+
+
+def test_sweeps():
+    assert sweeps(["size=1, 2,,3", "x="]) == {"size": ("1", "2", "3"), "x": ()}
+    with pytest.raises(BadValue, match="--sweep takes key=value"):
+        sweeps(["size"])
+    with pytest.raises(BadValue, match="the sweep over 'x' has no value"):
+        Request(target="t", sweep=sweeps(["x="]))
+
+
+def only_requests_come_out(content):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.toml"
+        path.write_bytes(content)
+        try:
+            assert isinstance(expanded(from_toml(path)), Plan)
+        except RigdynoError as error:
+            message = str(error)
+        else:
+            return
+        assert message.startswith(str(path))
+
+
+fuzzed = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+@fuzzed
+@given(content=st.binary(max_size=200) | st.text(alphabet="ab=[]{}\"'.\n#0 ", max_size=60).map(str.encode))
+def test_any_bytes_as_a_plan(content):
+    only_requests_come_out(content)
+
+
+KEYS = ("target", "budget", "soak", "full", "repeat", "device", "threads", "seed", "label", "update", "launcher")
+WORDS = ("tensor_add", "quick", "device", "mnist_cnn", "cpu", "cuda", "cuda:1", "plain", "5m", "x.py:f", "", "a/../b")
+scalars = st.one_of(
+    st.sampled_from([f'"{word}"' for word in WORDS]),
+    st.sampled_from(
+        ["1", "0", "-1", "1e400", "nan", "inf", "true", "1979-05-27", "9" * 25, '"\\u0000"', '"\\U0001F600"']
+    ),
+    st.integers(1, 5).map(str),
+)
+entries = st.dictionaries(st.sampled_from(KEYS), scalars, max_size=4)
+options = st.dictionaries(st.sampled_from(["size", "variant", "dtype", "x", '"\'"']), scalars, max_size=2)
+
+
+def document(plain, given_options, swept):
+    lines = [f"{key} = {value}" for key, value in plain.items()]
+    lines += ["[set]", *(f"{key} = {value}" for key, value in given_options.items())]
+    lines += ["[sweep]", *(f"{key} = [{value}]" for key, value in swept.items())]
+    return "\n".join(lines).encode()
+
+
+@fuzzed
+@given(content=st.builds(document, entries, options, options))
+def test_any_document_as_a_plan(content):
+    only_requests_come_out(content)
+
+
+@fuzzed
+@given(content=st.builds(document, st.fixed_dictionaries({"target": st.just('"tensor_add"')}), options, options))
+def test_any_options_in_a_plan(content):
+    only_requests_come_out(content)

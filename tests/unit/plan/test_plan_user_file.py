@@ -1,0 +1,102 @@
+"""A user's own step is looked up without running their file."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rigdyno.errors import RigdynoError, UnknownName, UsageError
+from rigdyno.plan.user_file import require_function
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "train.py"
+
+    def written(content):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def step(): pass",
+        "async def step(): pass",
+        "class step: pass",
+        "step = print",
+        "step: object = print",
+        "import step",
+        "import step.inner",
+        "import x as step",
+        "from x import y as step",
+        "a, (step, b) = 1, (2, 3)",
+        "if True:\n    pass\nelse:\n    def step(): pass",
+        "try:\n    import fast\nexcept ImportError:\n    def step(): pass",
+        "try:\n    pass\nfinally:\n    def step(): pass",
+        "with x as y:\n    def step(): pass",
+        "from somewhere import *",
+        "raise SystemExit('it was run')\ndef step(): pass",
+    ],
+)
+def test_it_is_found(file, text):
+    require_function(f"{file(text)}:step")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def stepp(): pass", "no function named 'step'; did you mean 'stepp'?"),
+        ("def other():\n    def step(): pass", "there is other"),
+        ("class A:\n    def step(self): pass", "there is A"),
+        ("import x.step", "there is x"),
+        ("", "there is none"),
+    ],
+)
+def test_it_is_not_found(file, text, says):
+    path = file(text)
+    with pytest.raises(UnknownName, match=re.escape(says)) as raised:
+        require_function(f"{path}:step")
+    assert str(raised.value).startswith(f"{path}: no function named 'step'")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("x = 1\ndef step(:\n", "train.py:2 is not Python: "),
+        (b"\x7fELF\x00\xff\xfe", "is not Python: "),
+        (b"x = '\xff'\n", "is not Python: "),
+        ("x = " + "-" * 200_000 + "1", "is not Python: "),
+        ("x = a" + ".b" * 100_000, "is not Python: "),
+        ("x = " + "(" * 300, "is not Python: "),
+    ],
+)
+def test_what_is_no_python_is_one_line(file, content, says):
+    with pytest.raises(UsageError, match=re.escape(says)) as raised:
+        require_function(f"{file(content)}:step")
+    assert "None" not in str(raised.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match=r"no file .*none\.py here"):
+        require_function(f"{tmp_path}/none.py:step")
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(UsageError, match=r"can't read .*folder\.py: is a directory"):
+        require_function(f"{tmp_path}/folder.py:step")
+    with pytest.raises(UsageError):
+        require_function("nul\0.py:step")
+
+
+@settings(deadline=None, max_examples=60)
+@given(content=st.binary(max_size=80) | st.text(alphabet="def step():\n =(1,'", max_size=40).map(str.encode))
+def test_any_bytes(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("any") / "x.py"
+    path.write_bytes(content)
+    try:
+        require_function(f"{path}:step")
+    except RigdynoError:
+        return
+    assert b"step" in content

@@ -1,0 +1,254 @@
+"""Entries, plots, plans and progress as text, computed by hand."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from rigdyno import api
+from rigdyno.contracts import Progress
+from rigdyno.errors import UnknownName
+from rigdyno.report import generic
+from rigdyno.report.format_entry import entry_text, missing_reasons, scaled_text
+from rigdyno.report.listing import Item, listing_text
+from rigdyno.report.page import Page, page_of
+from rigdyno.report.plan_text import plan_lines
+from rigdyno.report.plot import plot_lines
+from rigdyno.report.progress import Bar, Lines, Silent, ending, observer_for
+from rigdyno.report.show import run_text
+from rigdyno.report.view import overall, with_columns
+from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
+from rigdyno.schema.measured import Measurement, Soak
+from rigdyno.schema.record import Completed, Facts, Failed, Skipped
+from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.view import Plot, Published, Share, Text
+from support import a_head, a_record, a_stored_run, a_system
+
+SPEC = RunSpec(workload="tensor_add", options={"variant": "corrected"})
+
+
+def estimate(value, low, high, unit, n=10):
+    return Estimate(value=value, low=low, high=high, confidence=0.95, n=n, unit=unit, method="by hand")
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (estimate(31.24, 30.9, 31.5, "it/s"), "31.2 it/s [30.9, 31.5]"),
+        (estimate(38.2e9, 37e9, 1.2e12, "B/s"), "38.2 GB/s [37.0, 1,200]"),
+        (estimate(0.0325, 0.03, 0.04, "s"), "32.5 ms [30.0, 40.0]"),
+        (estimate(4e-6, 2e-6, 5e-6, "s/launch"), "4.00 us/launch [2.00, 5.00]"),
+        (estimate(2_000_000, 1, 2, "image/s", n=1), "2,000,000 image/s"),
+        (estimate(0, 0, 0, "B/s"), "0 B/s [0, 0]"),
+        (Published(value=48, unit="it/s", source="s"), "48 it/s"),
+        (Published(value=57.98e9, unit="B/s", source="s"), "58.0 GB/s"),
+        (Share(value=0.924, low=0.9, high=1.0, of="x"), "92 %"),
+        (Text(text="words"), "words"),
+        (Missing(reason="because"), "—"),
+        (None, ""),
+    ],
+)
+def test_entries(entry, text):
+    assert entry_text(entry) == text
+
+
+def test_reasons_come_once_and_rates_are_scaled():
+    entries = {"a": Missing(reason="x"), "b": Text(text="t"), "c": Missing(reason="x"), "d": Missing(reason="y")}
+    assert missing_reasons(entries) == ["x", "y"]
+    assert scaled_text(1.5e12, "FLOP/s") == "1.50 TFLOP/s"
+
+
+def test_a_plot_from_zero_to_the_top_with_a_mark():
+    plot = Plot(
+        title="rate", unit="it/s", seconds=(0.0, 10.0, 20.0), values=(70.0, 30.0, 10.0), mark_seconds=5.0,
+        mark_title="cut",
+    )  # fmt: skip
+    lines = plot_lines(plot, 22)  # ten columns: seconds 0, 10 and 20 fall into the first, sixth and last
+    assert lines == [
+        "rate (it/s)",
+        "     70.0 • │",
+        "            │",
+        "            │",
+        "            │",
+        "            │  •",
+        "            │",
+        "            │      •",
+        "        0   │",
+        "          0 s│ cut20 s",
+    ]
+
+
+def test_a_plot_of_nothing_and_of_one_moment():
+    assert plot_lines(Plot(title="t", unit="u", seconds=(), values=()), 40)[0] == "t (u)"
+    (top,) = [line for line in plot_lines(Plot(title="t", unit="u", seconds=(3.0,), values=(2.0,)), 40) if "•" in line]
+    assert top == "     2.00 •"
+    marked = Plot(title="t", unit="u", seconds=(), values=(), mark_seconds=1.0, mark_title="m")
+    assert plot_lines(marked, 40)[0] == "t (u)"
+
+
+def test_a_plot_keeps_to_its_width():
+    plot = Plot(title="t", unit="B/s", seconds=tuple(range(500)), values=tuple(map(float, range(500))))
+    for width in (40, 80, 200):
+        assert max(map(len, plot_lines(plot, width))) <= width
+    assert "(kB/s)" not in plot_lines(plot, 80)[0]
+
+
+CELLS = (
+    Cell(name="01-tensor_add-corrected", spec=SPEC, seconds=12.0, memory_bytes=2_000_000_000),
+    Cell(name="02-tensor_add-64", spec=SPEC, seconds=5.0, refusal="needs 12.0 TB of memory"),
+    Cell(name="03-tensor_add-64-r2", spec=SPEC, seconds=5.0, refusal="needs 12.0 TB of memory", repeat=2),
+)
+
+
+def test_the_plan_says_how_long_how_much_and_what_not():
+    lines = plan_lines(a_head(CELLS), Path("runs"), Page(width=80))
+    assert lines == [
+        "This rig: Test CPU, 2 cores, 8.00 GB memory, no accelerator",
+        "Plan: test, 1 cell, about 12 s, up to 2.00 GB of memory",
+        "  not run: tensor_add variant=corrected: needs 12.0 TB of memory",
+    ]
+
+
+def test_the_dry_plan_has_every_cell_and_the_disk(tmp_path):
+    lines = plan_lines(a_head(CELLS), tmp_path, Page(width=80), every_cell=True)
+    assert lines[2].split() == ["01-tensor_add-corrected", "12", "s", "2.00", "GB"]
+    # 12 s at 40 kB a second, and 30 kB for each of three cells
+    assert lines[-1].startswith("  disk: about 570 kB, ")
+    assert f"are free in {tmp_path}" in lines[-1]
+
+
+def test_a_pipe_gets_a_line_a_cell():
+    stream = io.StringIO()
+    observer = observer_for(stream)
+    assert isinstance(observer, Lines)
+    observer.planned(Plan(name="test", cells=CELLS), Path("runs/x"))
+    observer.started(CELLS[0])
+    observer.progress(Progress(CELLS[0], 1.0, 0.5, 30.0, "iteration"))
+    observer.finished(a_record(SPEC, cell=CELLS[0].name, seconds=11.94))
+    observer.over()
+    assert stream.getvalue() == "[1/1] 01-tensor_add-corrected: done in 12 s\n"
+
+
+def test_quiet_gets_nothing():
+    stream = io.StringIO()
+    assert type(observer_for(stream, quiet=True)) is Silent
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_and_a_word_about_failures():
+    stream = Terminal()
+    observer = observer_for(stream)
+    assert isinstance(observer, Bar)
+    observer.planned(Plan(name="test", cells=CELLS), Path("runs/x"))
+    observer.started(CELLS[0])
+    observer.progress(Progress(CELLS[0], 6.0, 0.5, 30.0, "iteration"))
+    failed = Failed(kind="signal", phase="measure", message="SIGILL [red]")
+    observer.finished(a_record(SPEC, cell=CELLS[0].name, outcome=failed))
+    observer.over()
+    text = stream.getvalue()
+    for part in ("1/1", "50 %", "30.0 it/s, 6.0 s left", "FAILED (signal, measure): SIGILL [red]"):
+        assert part in text
+
+
+def test_endings():
+    assert ending(a_record(outcome=Skipped(reason="no GPU"))) == "SKIPPED: no GPU"
+    assert ending(a_record(seconds=70.0)) == "done in 1 min 10 s"
+
+
+def test_a_page_is_as_wide_as_the_terminal_and_plain_in_a_pipe(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert page_of(Terminal()) == Page(width=100, colour=True)
+    assert page_of(io.StringIO()) == Page(width=100, colour=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert page_of(Terminal()).colour is False
+    monkeypatch.setenv("COLUMNS", "10")
+    assert page_of(Terminal()).width == 40
+
+
+def test_the_list_wraps_and_says_why_not():
+    items = [
+        Item(kind="workload", name="one", summary="Does one thing.", runs_here=True),
+        Item(kind="probe", name="nvml", summary="Reads.", runs_here=False, reason="no driver", fix="pip install x"),
+    ]
+    assert listing_text(items, Page(width=60)).splitlines() == [
+        "workloads",
+        "  + one   Does one thing.",
+        "",
+        "probes",
+        "  - nvml  Reads.",
+        "          not here: no driver; try: pip install x",
+    ]
+    assert "\x1b[" in listing_text(items, Page(colour=True))
+
+
+def a_measurement(validity, **options):
+    spec = RunSpec(workload="tensor_add", options=options)
+    facts = Facts(unit="iteration")
+    return Measurement(spec=spec, records=(a_record(spec),), outcome=Completed(), facts=facts, validity=validity)
+
+
+def test_the_whole_is_as_bad_as_its_worst_part():
+    noisy = Reason(code="other_tenants", sentence="they were loud")
+    found = [
+        a_measurement(Validity(verdict="VALID"), size=1),
+        *(a_measurement(Validity(verdict="SUSPECT", reasons=(noisy,)), size=size) for size in (2, 3, 4, 5)),
+        a_measurement(None, size=6),
+    ]
+    validity = overall(found)
+    assert validity.verdict == "SUSPECT"
+    (reason,) = validity.reasons
+    assert reason.sentence == "they were loud (tensor_add 2, tensor_add 3, tensor_add 4 and 1 more)"
+    assert overall(found[-1:]) is None
+
+
+def test_rows_are_named_by_what_differs():
+    found = [a_measurement(Validity(verdict="VALID"), size=size, variant="corrected") for size in (1, 2)]
+    (table,) = generic.presentation(found).tables
+    assert table.title == "variant=corrected, device cpu"
+    assert [row.entries["what"].text for row in table.rows] == ["size=1", "size=2"]
+    assert generic.presentation([]).tables[0].title == "nothing was measured"
+
+
+@pytest.mark.parametrize(
+    ("burst", "sustained", "throttled", "fell", "sentence"),
+    [
+        (300.0, 55.0, True, True, "Throttled: 300 it/s at first, 55.0 it/s at the end (18 %)."),
+        (300.0, 55.0, False, True, "It fell: 300 it/s at first, 55.0 it/s at the end (18 %)"),
+        (300.0, 297.0, False, False, "It held: 300 it/s at first, 297 it/s at the end (99 %)."),
+        (0.0, 5.0, False, False, "It held: 0 it/s at first, 5.00 it/s at the end."),
+    ],
+)
+def test_how_a_soak_held(burst, sustained, throttled, fell, sentence):
+    soak = Soak(burst=burst, sustained=sustained, throttled=throttled, fell=fell)
+    measurement = Measurement(
+        spec=SPEC, records=(a_record(SPEC),), outcome=Completed(), facts=Facts(unit="iteration"), soak=soak
+    )
+    (said,) = generic.presentation([measurement]).closing
+    assert said.startswith(sentence)
+
+
+def test_extra_columns_come_from_the_record(tmp_path):
+    view = with_columns(api.load(a_stored_run(tmp_path)).view(), ["torch", "cpu"])
+    (row,) = view.tables[0].rows
+    assert (row.entries["torch"].text, row.entries["cpu"].text) == ("2.13.0", "Test CPU")
+    assert [column.key for column in view.tables[0].columns][-2:] == ["torch", "cpu"]
+    with pytest.raises(UnknownName, match="no column named 'torhc'; did you mean 'torch'"):
+        with_columns(view, ["torhc"])
+
+
+def test_show_has_the_rig_the_cells_and_the_cut(tmp_path):
+    run = api.load(a_stored_run(tmp_path, label="mine"))
+    text = run_text(run.head, run.cells, run.view(), Page(width=80))
+    for part in ("mine: Test CPU", "processor       Test CPU, 2 cores, 2 threads", "01-test: done in 0.0 s", "1.21 GB",
+                 "rate over time (it/s)", "│ steady from here", run.cells[0].record.spec.key()):  # fmt: skip
+        assert part in text
+
+
+def test_a_rig_in_one_line():
+    assert a_system(virtualisation="KVM").line().endswith("no accelerator, KVM virtual machine")
