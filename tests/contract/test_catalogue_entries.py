@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from rigdyno import catalogue, contracts
 from rigdyno.cli import rigdyno
+from rigdyno.errors import UsageError
 from rigdyno.plan.expand import expand
 from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import Resources
@@ -75,7 +76,12 @@ def test_configurations_are_inert_and_equal(kind):
 @pytest.mark.parametrize("name", SUITES)
 @pytest.mark.parametrize("more", [{}, {"full": True}, {"repeat": 2}, {"soak_seconds": 60.0}])
 def test_a_suite_lays_out_cells_that_can_be_planned(name, system, device, more):
-    plan = expand(Request(target=name, **more), system, device, Resources(available_bytes=10**12))
+    try:
+        plan = expand(Request(target=name, **more), system, device, Resources(available_bytes=10**12))
+    except UsageError:
+        if not {"full", "soak_seconds"} & set(more):
+            raise
+        return  # a suite may have neither, and say so
     assert plan.suite == name
     assert plan.cells
     assert plan.runnable

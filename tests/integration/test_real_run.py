@@ -5,14 +5,16 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import rigdyno as package
-from driving import only_run, records, rigdyno
+from driving import ended, only_run, records, rigdyno, started
 from rigdyno.schema.record import Completed
 from rigdyno.schema.view import View
+from rigdyno.store.folder import run_folders
 
 SMALL = ("run", "tensor_add", "--set", "size=256", "--budget", "5s")
 
@@ -89,7 +91,7 @@ def test_every_format_renders_it(ran, place, form):
 
 def test_a_reader_that_leaves_early_is_no_error(ran, place):
     script = f"{package.__name__} show | head -n 1"
-    path = f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     answer = subprocess.run(
         ["bash", "-o", "pipefail", "-c", script],
         cwd=place, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
@@ -110,15 +112,6 @@ def test_loading_it_from_python(ran, place, monkeypatch):
         assert run.warnings == []
 
 
-def test_json_is_one_document_on_stdout(tmp_path):
-    answer = rigdyno(*SMALL, "--json", cwd=tmp_path)
-    assert answer.returncode == 0, answer.stderr
-    document = json.loads(answer.stdout)
-    assert document["title"] == "tensor_add"
-    assert document["saved_in"] == [f"runs/{only_run(tmp_path).name}"]
-    assert set(document) == set(View.__struct_fields__)
-
-
 def test_json_where_the_folder_is_not_utf8(ran, place):
     target = place / "ru\udcffns"
     target.symlink_to("runs")
@@ -128,14 +121,25 @@ def test_json_where_the_folder_is_not_utf8(ran, place):
     assert json.loads(answer.stdout)["title"] == "tensor_add"
 
 
-def test_quiet_is_the_table_and_the_verdict(tmp_path):
-    answer = rigdyno(*SMALL, "--quiet", cwd=tmp_path)
-    assert answer.returncode == 0
-    assert answer.stderr == ""
-    assert "it/s" in answer.stdout
-    assert "Verdict: " in answer.stdout
-    for words in ("This rig", "Plan:", "Saved in", "Worth trying"):
-        assert words not in answer.stdout
+def test_json_and_quiet_at_the_same_time_on_one_store(tmp_path):
+    as_json, quietly = (started(*SMALL, flag, cwd=tmp_path) for flag in ("--json", "--quiet"))
+    boards = [started("leaderboard", "device", cwd=tmp_path) for _ in range(2)]
+    assert [ended(board)[0] for board in boards] == [0, 0]
+    code, out, err = ended(as_json)
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["title"] == "tensor_add"
+    assert set(document) == set(View.__struct_fields__)
+    code, out, err = ended(quietly)
+    assert (code, err) == (0, "")
+    assert "it/s" in out
+    assert "Verdict: " in out
+    assert [words for words in ("This rig", "Plan:", "Saved in", "Worth trying") if words in out] == []
+    runs = run_folders(tmp_path / "runs")
+    assert [type(record.outcome) for run in runs for record in records(run)] == [Completed, Completed]
+    assert document["saved_in"][0] in {f"runs/{run.name}" for run in runs}
+    both = rigdyno("report", *(run.name for run in runs), cwd=tmp_path)
+    assert both.stdout.count("Saved in") == 2
 
 
 def test_running_from_python(tmp_path, monkeypatch):

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rigdyno.errors import DamagedRun
+from rigdyno.errors import DamagedRun, NewerStore
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 Fields = tuple[tuple[str, str], ...]
+
+FORMAT = 1  # of the rows; raised when old readers would misread them
 
 WARM_UP = 1  # flag: taken before the meter called the stream steady
 
@@ -36,7 +38,7 @@ _FORMS = frozenset(form for _, form in STEP_FIELDS)  # telemetry's are among the
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    format: int = 1
+    format: int = FORMAT
     fields: Fields
     kinds: tuple[str, ...] = ()  # of steps
     rank: int = 0
@@ -80,6 +82,8 @@ def read_rows(path: Path) -> tuple[Header, NDArray[np.void]]:
         dtype = np.dtype(list(header.fields))
     except (msgspec.DecodeError, RecursionError, TypeError, ValueError) as error:
         raise DamagedRun(f"{path} has no readable header ({error})") from error
+    if header.format != FORMAT:
+        raise NewerStore(f"{path} has rows of form {header.format}, this Rigdyno reads {FORMAT}; upgrade it")
     if not header.fields or not {form for _, form in header.fields} <= _FORMS:
         raise DamagedRun(f"{path} declares rows that can't be read")
     whole = len(body) - len(body) % dtype.itemsize

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rigdyno.contracts import SuiteRequest, Wanted
+from rigdyno.errors import UsageError
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import Presentation, Table
@@ -21,6 +22,8 @@ class Quick:
     """This rig in a minute: what bare `rigdyno` runs"""
 
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
+        if request.full or request.soak_seconds is not None:
+            raise UsageError("the first minute is short by design; try `rigdyno run device` with --full or --soak")
         device, repeat = request.device, request.repeat or 1
         limits = [("memory_bandwidth", {}), ("matmul_peak", {"dtype": "float32"})]
         specs = [

@@ -12,7 +12,8 @@ from rigdyno.contracts import Unavailable, Wanted
 from rigdyno.errors import BadValue, UnknownName, UsageError
 from rigdyno.plan.budget import fitted
 from rigdyno.plan.build import configured, converted
-from rigdyno.plan.expand import _plan_name, _slug, expand
+from rigdyno.plan.cells import _slug
+from rigdyno.plan.expand import _plan_name, expand
 from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import Resources, disk_bytes, free_disk_bytes, look, what_would_fit
 from rigdyno.schema.spec import Budget, RunSpec
@@ -248,3 +249,24 @@ def test_folder_names_are_names(file, function, value):
         assert re.fullmatch(r"[A-Za-z0-9._-]{1,90}", name)
         assert Path(name).name == name
     assert _plan_name(target) not in (".", "..")
+
+
+def test_names_of_more_than_a_hundred_cells_sort_in_the_order_they_run_in():
+    request = Request(target="tensor_add", sweep={"size": tuple(range(1, 121))})
+    names = [cell.name for cell in expand(request, a_system(), "cpu", PLENTY).cells]
+    assert names == sorted(names)
+    assert names[0].startswith("001-")
+
+
+@pytest.mark.parametrize("kind", ["update", "arrangement"])
+def test_a_suite_chooses_its_own_parts(kind, monkeypatch):
+    """An option that would be passed over in silence is refused."""
+    monkeypatch.setattr("rigdyno.plan.expand._require_parts", lambda request: None)
+    with pytest.raises(UsageError, match=f"chooses its own {kind}"):
+        expand(Request(target="device", **{kind: "another"}), a_system(), "cpu", PLENTY)
+
+
+@pytest.mark.parametrize("asked", [{"full": True}, {"soak_seconds": 60.0}])
+def test_the_first_minute_is_neither_full_nor_a_soak(asked):
+    with pytest.raises(UsageError, match="rigdyno run device"):
+        expand(Request(target="quick", **asked), a_system(), "cpu", PLENTY)

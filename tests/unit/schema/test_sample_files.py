@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rigdyno.errors import DamagedRun
+from rigdyno.errors import DamagedRun, NewerStore
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows, telemetry_fields
 from support import write_steps
 
@@ -101,8 +101,15 @@ def test_any_bytes_give_rows_or_damage(tmp_path_factory, content):
     path.write_bytes(content)
     try:
         header, rows = read_rows(path)
-    except DamagedRun:
+    except (DamagedRun, NewerStore):
         return
     assert rows.dtype.names is not None
     assert len(rows.dtype.names) == len(header.fields)
     assert len(rows.tolist()) == len(content.partition(b"\n")[2]) // rows.dtype.itemsize
+
+
+def test_rows_of_a_later_form_are_not_misread(tmp_path):
+    path = tmp_path / "steps.0.rows"
+    path.write_bytes(msgspec.json.encode(Header(format=2, fields=STEP_FIELDS)) + b"\n")
+    with pytest.raises(NewerStore, match="upgrade"):
+        read_rows(path)

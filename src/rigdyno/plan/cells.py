@@ -1,0 +1,76 @@
+"""From what is wanted to cells: everybody asked whether it works here, each refusal kept with its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rigdyno.contracts import Wanted, Workload
+from rigdyno.errors import MissingExtra
+from rigdyno.plan.build import arrangement_of, is_function, update_of, workload_of
+from rigdyno.plan.preflight import Resources, what_would_fit
+from rigdyno.schema.spec import Cell, RunSpec
+from rigdyno.schema.system import System
+
+
+def cells_of(wanted: Sequence[Wanted], system: System, resources: Resources) -> Iterator[Cell]:
+    """Repeats go round by round, so that a drift of the machine hits all configurations alike."""
+    rounds = range(1, max((cell.repeat for cell in wanted), default=0) + 1)
+    order = [(cell.spec, repeat) for repeat in rounds for cell in wanted if repeat <= cell.repeat]
+    digits = max(2, len(str(len(order))))  # names sort in the order that the cells run in
+    for number, (spec, repeat) in enumerate(order, start=1):
+        yield _cell(f"{number:0{digits}d}-{_slug(spec)}", spec, repeat, system, resources)
+
+
+def _cell(stem: str, spec: RunSpec, repeat: int, system: System, resources: Resources) -> Cell:
+    name = f"{stem}-r{repeat}" if repeat > 1 else stem
+    try:
+        workload = workload_of(spec)
+        refusal = refusal_of(spec, workload, system, resources)
+    except MissingExtra as error:
+        return Cell(name=name, spec=spec, repeat=repeat, refusal=str(error))
+    seconds = spec.budget.seconds + workload.start_seconds()
+    memory = workload.memory_bytes(system)
+    return Cell(name=name, spec=spec, repeat=repeat, refusal=refusal, memory_bytes=memory, seconds=seconds)
+
+
+def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Resources) -> str | None:
+    """The first objection; cheap ones first."""
+    update, arrangement = update_of(spec), arrangement_of(spec)
+    objection = (
+        _no_such_device(spec.device, system)
+        or workload.refuses(system, spec.device)
+        or update.refuses(workload)
+        or arrangement.refuses(workload, update, spec.world_size)
+    )
+    if objection:
+        return objection
+    too_large = resources.refusal(workload.memory_bytes(system))
+    if too_large is None:
+        return None
+    fitting = what_would_fit(workload, system, resources)
+    return f"{too_large}; {fitting}" if fitting else too_large
+
+
+def _no_such_device(device: str, system: System) -> str | None:
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return None
+    here = [accelerator for accelerator in system.accelerators if _device_kind(accelerator.kind) == kind]
+    if not here:
+        return f"no {kind} device here; try --device cpu"
+    if number and (not number.isdecimal() or int(number) >= len(here)):
+        return f"no device {device}: there are {len(here)}, counted from 0"
+    return None
+
+
+def _device_kind(kind: str) -> str:
+    """torch calls an AMD card 'cuda' too."""
+    return "cuda" if kind == "rocm" else kind
+
+
+def _slug(spec: RunSpec) -> str:
+    stem = Path(spec.workload).name.replace(".py:", ".") if is_function(spec.workload) else spec.workload
+    options = "-".join(str(value) for value in spec.options.values())
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", f"{stem}-{options}" if options else stem)[:80].strip(".-")

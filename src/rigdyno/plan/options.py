@@ -1,0 +1,58 @@
+"""Options of a workload, set and swept: each value of the type that its workload declares."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from rigdyno import catalogue
+from rigdyno.errors import BadValue, UnknownName
+from rigdyno.plan.build import converted, is_function, option_types
+from rigdyno.plan.load import Request
+from rigdyno.schema.spec import RunSpec, Value
+
+
+def varied(base: RunSpec, request: Request, *, only_known: bool = False) -> Iterator[RunSpec]:
+    """The base with the set options, once for every combination of the swept ones."""
+    types = {} if is_function(base.workload) else option_types(catalogue.load("workload", base.workload))
+    mine = [key for key in request.sweep if not only_known or key in types]
+    fixed = {key: value for key, value in request.options.items() if not only_known or key in types}
+    for values in itertools.product(*(request.sweep[key] for key in mine)):
+        given = {**fixed, **dict(zip(mine, values, strict=True))}
+        options = {key: _typed(base.workload, key, value, types, request) for key, value in given.items()}
+        yield msgspec.structs.replace(base, options={**base.options, **options})
+
+
+def _typed(workload: str, key: str, value: Value, types: dict[str, Any], request: Request) -> Value:
+    text = key in request.text_keys
+    if is_function(workload):
+        return _storable(key, _literal(value) if text else value)
+    if key not in types:
+        raise UnknownName(f"option of {workload}", key, types)
+    return _storable(key, converted(value, types[key], key, text=text))
+
+
+def _storable(key: str, value: Value) -> Value:
+    """A record is JSON in UTF-8, which has no NaN, no infinity and no stray bytes."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadValue(f"{key} must be a finite number, not {value!r}")
+    if isinstance(value, str) and not value.isascii() and value.encode("utf-8", "replace").decode() != value:
+        raise BadValue(f"{key} must be UTF-8 text, not {value!r}")
+    return value
+
+
+def _literal(value: Value) -> Value:
+    """For a user's function nobody knows the types: what looks like a number is one."""
+    lowered = str(value).lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    for kind in (int, float):
+        try:
+            return kind(str(value))
+        except ValueError:
+            continue
+    return value
