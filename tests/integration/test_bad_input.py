@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -134,3 +135,22 @@ def test_a_folder_without_its_head_is_no_run(tmp_path):
     assert answer.stderr.count("\n") == 1
     shutil.rmtree(run)
     assert rigdyno("report", str(run), cwd=tmp_path).returncode == 2
+
+
+def test_a_user_without_a_home_has_no_configuration(tmp_path, monkeypatch, capsys):
+    def homeless() -> None:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cli.main(["report"]) == 2
+    assert "there is no run in runs yet" in capsys.readouterr().err
+
+
+def test_a_configuration_that_names_an_unknown_home(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "rigdyno").mkdir()
+    (tmp_path / "rigdyno" / "config.toml").write_text('runs = "~no-such-user/runs"\n')
+    assert cli.main(["report"]) == 2
+    assert "config.toml:1: nobody's home is in '~no-such-user/runs'" in capsys.readouterr().err

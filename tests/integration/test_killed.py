@@ -104,7 +104,9 @@ def test_a_killed_worker_and_a_killed_sampler_cost_only_themselves(folder):
     assert isinstance(two.outcome, Completed)
     assert two.sampler_exit_code == -signal.SIGKILL
     assert "dead_sampler: the sampler died (exit code -9)" in " ".join(out.split())
-    assert [found.status for found in package.load(only_run(folder).path).measurements][0] == "FAILED"
+    first_found, second_found = package.load(only_run(folder).path).measurements
+    assert first_found.status == "FAILED"
+    assert second_found.status in ("SUSPECT", "INVALID")
 
 
 @pytest.mark.parametrize("module", ["worker", "sampler"])

@@ -25,7 +25,10 @@ def config_file() -> Path:
 
 
 def _configured() -> Path | None:
-    path = config_file()
+    try:
+        path = config_file()
+    except RuntimeError:  # a container's user may have no home
+        return None
     if not path.is_file():
         return None
     runs = read_toml(path).get("runs")
@@ -33,4 +36,7 @@ def _configured() -> Path | None:
         return None
     if not isinstance(runs, str) or not runs:
         raise BadValue(f"{path}:{line_of(path, 'runs')}: 'runs' must be a folder in quotes, not {runs!r}")
-    return Path(runs).expanduser()
+    try:
+        return Path(runs).expanduser()
+    except RuntimeError:
+        raise BadValue(f"{path}:{line_of(path, 'runs')}: nobody's home is in {runs!r}") from None

@@ -117,8 +117,10 @@ def test_a_fresh_cell_folder_is_empty(tmp_path):
     assert left_in(folder.fresh_cell_folder(CELL)) == []
 
 
-@pytest.mark.parametrize("name", ["..", ".", "", "../../elsewhere", "/etc", "a/b", "a\0b"])
+@pytest.mark.parametrize("name", ["..", ".", "", "../../elsewhere", "{tmp_path}/elsewhere", "a/b", "a\0b"])
 def test_a_plan_that_was_tampered_with_empties_no_other_folder(tmp_path, name):
+    """Every name points below tmp_path: if the guard were missing, nothing else could be lost."""
+    name = name.replace("{tmp_path}", str(tmp_path))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "precious").write_text("x")
     folder = RunFolder.create(tmp_path, "device", NOW)
