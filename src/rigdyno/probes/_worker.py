@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from rigdyno.probes._files import OpenFile
+from rigdyno.units import NS_PER_S
 
 PAGE_BYTES = mmap.PAGESIZE
+TICK_NS = NS_PER_S // os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat behind the command's name, which may itself hold spaces and brackets.
-MAJOR_FAULTS, RESIDENT_PAGES = 9, 21
+MAJOR_FAULTS, USER_TICKS, SYSTEM_TICKS, RESIDENT_PAGES = 9, 11, 12, 21
+
+
+class Usage(NamedTuple):
+    """Of a process with all its threads, those included that ended or that nobody has listed yet."""
+
+    major_faults: int
+    ran_ns: int
+    resident_bytes: int
 
 
 class _Thread:
@@ -21,7 +32,7 @@ class _Thread:
     def __init__(self, folder: Path) -> None:
         self.schedule = OpenFile(folder / "schedstat")
         self.status = OpenFile(folder / "status")
-        self.ran_ns, self.waited_ns = _schedule(self.schedule.read()) or (0, 0)
+        self.waited_ns = _waited(self.schedule.read()) or 0
         self.switches = _involuntary(self.status.read())
 
     def close(self) -> None:
@@ -32,7 +43,7 @@ class _Thread:
 class _Process:
     def __init__(self, folder: Path) -> None:
         self.stat = OpenFile(folder / "stat")
-        self.major_faults = (_usage(self.stat.read()) or (0, 0))[0]
+        self.usage = _usage(self.stat.read()) or Usage(0, 0, 0)
 
     def close(self) -> None:
         self.stat.close()
@@ -56,31 +67,31 @@ class Worker:
         _follow(self._processes, processes, _Process)
         _follow(self._threads, [folder for process in processes for folder in _tasks(process)], _Thread)
 
-    def scheduling_ns(self) -> tuple[float, float]:
-        """Time on a core and time in the run queue, summed over the threads."""
-        ran = waited = 0
+    def waited_ns(self) -> float:
+        """Time in the run queue, summed over the threads."""
+        waited = 0
         readable = False
         for thread in self._threads.values():
-            now = _schedule(thread.schedule.read())
+            now = _waited(thread.schedule.read())
             if now is not None:
                 readable = True
-                ran += now[0] - thread.ran_ns
-                waited += now[1] - thread.waited_ns
-                thread.ran_ns, thread.waited_ns = now
-        return (ran, waited) if readable else (math.nan, math.nan)
+                waited += now - thread.waited_ns
+                thread.waited_ns = now
+        return waited if readable else math.nan
 
-    def faults_and_memory(self) -> tuple[float, float]:
-        """Major faults, and the memory that is resident now in bytes."""
-        faults = pages = 0
+    def usage(self) -> tuple[float, float, float]:
+        """Major faults, time on the cores in ns, and the memory that is resident now in bytes."""
+        faults = ran = resident = 0
         readable = False
         for process in self._processes.values():
             now = _usage(process.stat.read())
             if now is not None:
                 readable = True
-                faults += now[0] - process.major_faults
-                pages += now[1]
-                process.major_faults = now[0]
-        return (faults, pages * PAGE_BYTES) if readable else (math.nan, math.nan)
+                faults += now.major_faults - process.usage.major_faults
+                ran += now.ran_ns - process.usage.ran_ns
+                resident += now.resident_bytes
+                process.usage = now
+        return (faults, ran, resident) if readable else (math.nan, math.nan, math.nan)
 
     def involuntary_switches(self) -> float:
         switches = 0.0
@@ -132,14 +143,17 @@ def _children(task: Path) -> list[int]:
         return []
 
 
-def _schedule(text: bytes | None) -> tuple[int, int] | None:
+def _waited(text: bytes | None) -> int | None:
     fields = (text or b"").split()
-    return (int(fields[0]), int(fields[1])) if len(fields) >= 2 else None
+    return int(fields[1]) if len(fields) >= 2 else None
 
 
-def _usage(text: bytes | None) -> tuple[int, int] | None:
+def _usage(text: bytes | None) -> Usage | None:
     fields = (text or b"").rpartition(b")")[2].split()
-    return (int(fields[MAJOR_FAULTS]), int(fields[RESIDENT_PAGES])) if len(fields) > RESIDENT_PAGES else None
+    if len(fields) <= RESIDENT_PAGES:
+        return None
+    ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
+    return Usage(int(fields[MAJOR_FAULTS]), ticks * TICK_NS, int(fields[RESIDENT_PAGES]) * PAGE_BYTES)
 
 
 def _involuntary(text: bytes | None) -> int | None:

@@ -72,8 +72,8 @@ class Host:
         if now_ns >= self._slow_due_ns:
             self._read_slow(now_ns)
         usage, steal = self._cores.read()
-        ran_ns, waited_ns = self._worker.scheduling_ns()
-        faults, memory_bytes = self._worker.faults_and_memory()
+        waited_ns = self._worker.waited_ns()
+        faults, ran_ns, memory_bytes = self._worker.usage()
         return [
             *usage,
             steal,

@@ -51,9 +51,10 @@ class Machine:
         status = f"Name:\tx\nvoluntary_ctxt_switches:\t99\nnonvoluntary_ctxt_switches:\t{switches}\n"
         self.write(f"proc/{pid}/task/{tid}/status", status)
 
-    def process(self, pid, faults, pages):
+    def process(self, pid, faults, pages, user_ticks=0, system_ticks=0):
         fields = ["S", *"12345678", "9", *(str(n) for n in range(100, 111)), str(pages), "0"]
         fields[9] = str(faults)
+        fields[11], fields[12] = str(user_ticks), str(system_ticks)
         assert fields[21] == str(pages)
         self.write(f"proc/{pid}/stat", f"{pid} (a (b) c) {' '.join(fields)}\n")
 
@@ -104,7 +105,17 @@ def test_the_workers_time_in_the_run_queue(machine, clock, probe):
     machine.thread(9, 9, 0, SECOND // 8, 0)
     values = read(probe, channels)
     assert values["run_queue_wait_share"] == pytest.approx(0.75)
-    assert values["worker_cpu_share"] == pytest.approx(1.5)
+
+
+def test_the_workers_time_on_the_cores_counts_threads_that_are_not_listed_yet(machine, clock, probe):
+    """Threads are listed once a second; what a new one does before must not be taken for another tenant's."""
+    tick = SECOND // os.sysconf("SC_CLK_TCK")
+    machine.process(7, faults=1, pages=100, user_ticks=500)  # what was before counts for nothing
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.5)
+    machine.thread(7, 10, SECOND // 2, 0, 0)
+    machine.process(7, faults=1, pages=100, user_ticks=500 + SECOND // 2 // tick, system_ticks=SECOND // 4 // tick)
+    assert read(probe, channels)["worker_cpu_share"] == pytest.approx(1.5)
 
 
 def test_pressure_is_a_share_of_the_interval(machine, clock, probe):
