@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
-from rigdyno.errors import NothingMeasured, RigdynoError
+from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
 from rigdyno.plan.build import is_own_loop
 from rigdyno.plan.expand import expand, require_sense
 from rigdyno.plan.load import Request
@@ -119,7 +120,11 @@ def prepare(request: Request) -> RunHead:
 
 def start(head: RunHead, root: Path) -> RunFolder:
     folder = RunFolder.create(root, head.plan.name, utc_now())
-    folder.write_head(head)
+    try:
+        folder.write_head(head)
+    except StoreError:
+        shutil.rmtree(folder.path, ignore_errors=True)  # made just now, and nothing is in it
+        raise
     return folder
 
 

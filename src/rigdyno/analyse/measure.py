@@ -18,6 +18,7 @@ from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import KindFigures, Measurement, Soak
 from rigdyno.schema.record import Completed, Facts, Outcome, Quality, RunRecord
 from rigdyno.schema.samples import Header
+from rigdyno.units import show_percent
 
 Samples = tuple[Header, Rows]
 
@@ -91,7 +92,7 @@ def process_figures(cell: CellData) -> Process:
     if not judged:
         return Process({}, [Finding("INVALID", "too_few_steps", "no step was recorded")])
     figures = {kind: figure for kind, (figure, _) in zip(kinds, judged, strict=True)}
-    return Process(figures, merged(finding for _, found in judged for finding in found), soaked)
+    return Process(figures, merged([finding for _, found in judged for finding in found] + _fallen(soaked)), soaked)
 
 
 def _kind(cell: CellData, kind: str, ranks: Sequence[Rows], kinds: int) -> tuple[KindFigures, list[Finding]]:
@@ -143,6 +144,14 @@ def _soak(cell: CellData, ranks: Sequence[dict[str, Rows]]) -> Soak | None:
     if cell.record.spec.budget.stop != "clock" or not ranks or not ranks[0]:
         return None
     return soak(next(iter(ranks[0].values())), None if cell.telemetry is None else cell.telemetry[1])
+
+
+def _fallen(soaked: Soak | None) -> list[Finding]:
+    """A loss that the throttling rule can't vouch for, because the soak was short or others were busy too."""
+    if soaked is None or soaked.throttled or not soaked.fell:
+        return []
+    kept = show_percent(soaked.sustained / soaked.burst)
+    return [Finding("SUSPECT", "slowed_down", f"at the end the rate was {kept} of what it was at first")]
 
 
 def _over_processes(processes: Sequence[dict[str, KindFigures]]) -> dict[str, KindFigures]:

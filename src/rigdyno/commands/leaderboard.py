@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rigdyno import api, catalogue
+from rigdyno import catalogue
 from rigdyno.commands._shared import out_option, rendered, root_of
 from rigdyno.errors import EXIT_DONE, UnknownName
 from rigdyno.report.view import board_of
@@ -40,6 +40,8 @@ def command(suite: str, every_run: bool, form: str, out: str | None) -> int:
 
 def _stored(root: Path, workload: str) -> tuple[list[Measurement], list[str]]:
     """Each run by itself: processes of two runs are not repeats of each other."""
+    from rigdyno import api
+
     entries, warnings = find(root, workload=workload) if root.is_dir() else ([], [])
     by_run: dict[str, list[StoredCell]] = {}
     for entry in entries:

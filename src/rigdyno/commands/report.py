@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from rigdyno import api, catalogue
+from rigdyno import catalogue
 from rigdyno.commands._shared import newest_or, out_option, rendered
 from rigdyno.errors import EXIT_DONE, RigdynoError
 from rigdyno.report.view import with_columns
 from rigdyno.store.files import disk_errors
+
+if TYPE_CHECKING:
+    from rigdyno.api import Run
 
 
 @click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON.")
@@ -42,8 +46,10 @@ def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple
     return EXIT_DONE
 
 
-def _readable(paths: list[Path]) -> list[api.Run]:
+def _readable(paths: list[Path]) -> list[Run]:
     """Several runs: one that is damaged doesn't take the others with it."""
+    from rigdyno import api
+
     if len(paths) == 1:
         return [api.load(paths[0])]
     found = []

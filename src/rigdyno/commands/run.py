@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rigdyno import api
 from rigdyno.commands._shared import out_option, rendered, root_of
 from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, UsageError
 from rigdyno.plan.build import is_own_loop, workload_of
@@ -19,6 +18,9 @@ from rigdyno.schema.record import Completed, Failed, RunHead
 from rigdyno.schema.spec import RunSpec
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_from
+
+if TYPE_CHECKING:
+    from rigdyno.api import Run
 
 EXAMPLES = """\b
 Examples:
@@ -46,7 +48,12 @@ Examples:
 @click.option("--arrangement", help="How parties share the work.")
 @click.option("--launcher", help="How workers are started; inline for debugging.")
 @out_option
-@click.option("--resume", type=click.Path(file_okay=False), metavar="DIR", help="Run what an earlier run has left.")
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Run what an earlier run has left; what failed stays failed.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the plan, and measure nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option("--quiet", is_flag=True, help="Only the table and the verdict.")
@@ -62,6 +69,8 @@ def command(
     """Measures a suite, a plan, a workload or your own step.
 
     Every configuration runs in a fresh process; every step is kept in the run folder."""
+    from rigdyno import api  # brings numpy, which --help can do without
+
     if resume is not None:
         folder, head = _resumed(resume, target, flags)
     else:
@@ -108,7 +117,7 @@ def _request(target: str | None, flags: dict[str, Any]) -> Request:
     return overridden(Request(target=target or ""), fields)
 
 
-def _rendered(finished: api.Run, as_json: bool, quiet: bool) -> str:
+def _rendered(finished: Run, as_json: bool, quiet: bool) -> str:
     view = finished.view()
     if as_json:
         return rendered(view, "json")
@@ -119,7 +128,7 @@ def _rendered(finished: api.Run, as_json: bool, quiet: bool) -> str:
     return rendered(view, "terminal")
 
 
-def _exit_code(finished: api.Run) -> int:
+def _exit_code(finished: Run) -> int:
     outcomes = [record.outcome for record in finished.records]
     if any(isinstance(outcome, Failed) for outcome in outcomes):
         return EXIT_FAILED

@@ -41,7 +41,6 @@ class Host:
         "psi_memory_some": "boot the kernel with psi=1",
         "psi_io_some": "boot the kernel with psi=1",
         "run_queue_wait_share": "needs a kernel with CONFIG_SCHED_INFO",
-        "worker_cpu_share": "needs a kernel with CONFIG_SCHED_INFO",
     }
 
     def __init__(self, clock: Clock | None = None, root: Path = Path("/")) -> None:

@@ -49,7 +49,8 @@ def _settings(measurements: Sequence[Measurement]) -> str:
     same = [key for key in _keys(measurements) if len({m.spec.options.get(key) for m in measurements}) == 1]
     parts = [f"{key}={first.options[key]}" for key in same]
     parts += [f"device {first.device}"]
-    parts += [f"{first.threads} threads"] if first.threads is not None else []
+    if first.threads is not None:
+        parts.append(f"{first.threads} thread{'s' if first.threads != 1 else ''}")
     return ", ".join(parts)
 
 

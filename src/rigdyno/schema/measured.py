@@ -45,7 +45,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def throughput(self, kind: str = "step") -> Estimate | Missing:
         if kind in self.kinds:
             return self.kinds[kind].throughput
-        return Missing(reason=why_missing(self.outcome))
+        return Missing(reason=self._why_missing())
 
     @property
     def status(self) -> Status:
@@ -61,7 +61,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """The kind with the highest throughput: what a limit goes by."""
         return max(self.kinds, key=lambda kind: self.kinds[kind].throughput.value, default=None)
 
-
-def why_missing(outcome: Outcome) -> str:
-    reason = getattr(outcome, "reason", None) or getattr(outcome, "message", None)
-    return str(reason or "no steady steps were recorded")
+    def _why_missing(self) -> str:
+        outcome = self.outcome
+        if isinstance(outcome, Skipped):
+            return outcome.reason
+        if isinstance(outcome, Completed):
+            return "no steady steps were recorded"
+        failed = next(record for record in self.records if record.outcome == outcome)
+        kind = outcome.kind.replace("_", " ")
+        return f"{kind} while in {outcome.phase}: {outcome.message} (log: {failed.run}/cells/{failed.cell})"

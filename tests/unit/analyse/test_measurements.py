@@ -167,7 +167,15 @@ class TestOutcomes:
         skipped, failed = Skipped(reason="no room"), Failed(kind="timeout", phase="build", message="too slow")
         one, two = measurements([CellData(record(skipped)), CellData(record(failed, spec=RunSpec(workload="other")))])
         assert (one.kinds, one.validity, one.throughput()) == ({}, None, Missing(reason="no room"))
-        assert two.throughput() == Missing(reason="too slow")
+        log = f"{two.records[0].run}/cells/{two.records[0].cell}"
+        assert two.throughput() == Missing(reason=f"timeout while in build: too slow (log: {log})")
+
+    def test_a_soak_that_lost_its_rate_is_suspect_even_where_it_can_not_be_called_throttled(self):
+        """Ten seconds are too short for that."""
+        soaked = RunSpec(workload="soaked", budget=Budget(seconds=10.0, stop="clock"))
+        [found] = measurements([cell([0.05] * 100 + [0.1] * 50, spec=soaked)])
+        assert not found.soak.throttled
+        assert "slowed_down" in {reason.code for reason in found.validity.reasons}
 
     def test_a_failed_process_s_steps_are_no_figure(self):
         failed = Failed(kind="signal", phase="measure", message="killed")
