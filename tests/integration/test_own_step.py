@@ -75,8 +75,9 @@ def test_every_way_to_fail_is_told_apart_and_the_next_cell_runs(folder):
     assert isinstance(outcomes.pop("behave"), Completed)
     assert {how: (outcome.kind, outcome.message) for how, outcome in outcomes.items()} == ENDINGS
     shown = " ".join(answer.stdout.split())
-    for how, (_, message) in ENDINGS.items():
-        assert f"how={how}: {message}" in shown
+    for how, (kind, message) in ENDINGS.items():
+        assert f"how={how}: {kind.replace('_', ' ')} while in " in shown
+        assert f": {message} (log: " in shown
     assert shown.count("FAILED") == len(ENDINGS)
     stored = rigdyno("report", cwd=folder)
     assert stored.returncode == 0
