@@ -26,19 +26,13 @@ def sum_of_ones():
     right = torch.ones((12288, 12288), dtype=torch.float32)
     return left + right
 
-total = None
+total = sum_of_ones()
+for _ in range(20):  # scripting and the first page faults are not what the published figures show
+    total += sum_of_ones()
 with tqdm(file=open("/dev/null", "w")) as bar:
-    while True:
-        found = sum_of_ones()
-        if total is None:
-            total = found
-        else:
-            total += found
+    while bar.format_dict["elapsed"] < float(sys.argv[1]):
+        total += sum_of_ones()
         bar.update()
-        if bar.n == 5:  # scripting and the first page faults are not what the published figures show
-            bar.reset()
-        elif bar.n > 5 and bar.format_dict["elapsed"] > float(sys.argv[1]):
-            break
     print(bar.n / bar.format_dict["elapsed"])
 """
 

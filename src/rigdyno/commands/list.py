@@ -13,7 +13,7 @@ from rigdyno.contracts import Unavailable
 from rigdyno.errors import EXIT_DONE, CatalogueError
 from rigdyno.report.listing import Item, listing_text
 from rigdyno.report.page import page_of
-from rigdyno.rig.devices import likely_device
+from rigdyno.rig.likely import likely_device
 from rigdyno.rig.system import describe_system
 from rigdyno.schema.system import System
 

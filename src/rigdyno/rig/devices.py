@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,13 +38,6 @@ def find_accelerators(seconds: float = ASK_SECONDS) -> Found:
 def best_device(accelerators: Sequence[Accelerator]) -> str:
     kinds = {accelerator.kind for accelerator in accelerators}
     return next((device for kind, device in BY_PREFERENCE if kind in kinds), "cpu")
-
-
-def likely_device(root: Path = Path("/")) -> str:
-    """A guess without torch, for a listing that must answer at once: by the driver's device files."""
-    if (root / "dev/nvidia0").exists() or (root / "dev/kfd").exists():
-        return "cuda"
-    return "mps" if sys.platform == "darwin" and platform.machine() == "arm64" else "cpu"
 
 
 def _look() -> Found:

@@ -69,3 +69,7 @@ def portable_cpu(keys: dict[str, str]) -> Cpu:
 
 def _simd_name(key: str) -> str:
     return key.rpartition(".")[2].removeprefix("FEAT_").removesuffix("_0").lower()
+
+
+def total_memory_bytes() -> int:
+    return psutil.virtual_memory().total

@@ -5,12 +5,9 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-import psutil
-
 from rigdyno.rig._files import ROOT, read_text
 from rigdyno.rig.cpu import cpuinfo, describe_cpu, flags
 from rigdyno.rig.limits import describe_limits
-from rigdyno.rig.portable import portable_cpu, sysctl
 from rigdyno.rig.virtual import UNNAMED, confidential, virtualisation
 from rigdyno.schema.system import Accelerator, System
 
@@ -39,11 +36,13 @@ def _linux(accelerators: tuple[Accelerator, ...], root: Path) -> System:
 
 
 def _portable(accelerators: tuple[Accelerator, ...]) -> System:
+    from rigdyno.rig.portable import portable_cpu, sysctl, total_memory_bytes
+
     keys = sysctl()
     version = platform.mac_ver()[0]
     return System(
         cpu=portable_cpu(keys),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=total_memory_bytes(),
         accelerators=accelerators,
         operating_system=f"macOS {version}" if version else platform.system(),
         kernel=platform.release(),
@@ -56,7 +55,9 @@ def _memory_bytes(root: Path) -> int:
     for line in (read_text(root / "proc/meminfo") or "").splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
-    return psutil.virtual_memory().total
+    from rigdyno.rig.portable import total_memory_bytes
+
+    return total_memory_bytes()
 
 
 def _distribution(root: Path) -> str | None:

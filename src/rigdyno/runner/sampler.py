@@ -38,7 +38,7 @@ class Sampler:
         while not stopped():
             self._read()
             due_ns = max(due_ns + INTERVAL_NS, self._clock.now_ns())
-            self._clock.sleep(seconds_of_ns(due_ns - self._clock.now_ns()))
+            self._clock.sleep(max(0.0, seconds_of_ns(due_ns - self._clock.now_ns())))  # time goes on between the lines
 
     def close(self) -> None:
         for probe in self._probes:

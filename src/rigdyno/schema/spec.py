@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
 import msgspec
@@ -35,6 +34,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def key(self) -> str:
         """The same for the same configuration: what resuming and comparing go by."""
+        import hashlib  # loads OpenSSL, which a listing can do without
+
         canonical = msgspec.json.encode(self, order="sorted")
         return hashlib.blake2b(canonical, digest_size=8).hexdigest()
 

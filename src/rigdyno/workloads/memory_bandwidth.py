@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -136,6 +135,8 @@ class _Moves:
 def _threaded_memmove(target: int, source: int, size: int, threads: int) -> Callable[[], None]:
     """Calls through ctypes let go of the interpreter's lock, so that plain threads copy at the same time."""
     slices = _slices(size, threads)
+    from concurrent.futures import ThreadPoolExecutor
+
     pool = ThreadPoolExecutor(threads)  # starts its threads on first use
 
     def move(part: tuple[int, int]) -> None:

@@ -67,7 +67,7 @@ def fresh():
     """Call it after the world has changed; it is called once more when the test is over."""
 
     def forget():
-        for cached in (catalogue.names, catalogue._own_names, catalogue._installed):
+        for cached in (catalogue.names, catalogue._own_names, catalogue._installed, catalogue._may_have_plugins):
             cached.cache_clear()
 
     yield forget

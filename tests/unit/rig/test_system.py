@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rigdyno.rig.cpu import describe_cpu
+from rigdyno.rig.likely import likely_device
 from rigdyno.rig.limits import describe_limits, usable_cores
 from rigdyno.rig.portable import parse_sysctl, portable_cpu
 from rigdyno.rig.system import describe_system
@@ -108,3 +109,11 @@ def test_this_rig_without_torch():
     assert system.memory_bytes > 0
     code = "import sys, rigdyno.rig.system as s; s.describe_system(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(("file", "device"), [("nvidia0", "cuda"), ("kfd", "cuda"), ("null", "cpu")])
+def test_the_likely_device_by_the_drivers_files(tmp_path, monkeypatch, file, device):
+    monkeypatch.setattr("sys.platform", "linux")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / file).touch()
+    assert likely_device(tmp_path) == device

@@ -81,3 +81,21 @@ def test_rows_of_two_probes_stand_side_by_side(tmp_path):
     header, rows = read_rows(tmp_path / "telemetry.rows")
     assert [name for name, _ in header.fields] == ["at_ns", "count", "temperature_c", "power_w", "other"]
     assert rows["power_w"][0] == pytest.approx(1.0)
+
+
+class RestlessClock(ManualClock):
+    """Goes on whenever it is looked at, and doesn't sleep backwards: like a real one."""
+
+    def now_ns(self):
+        self.advance(0.001)
+        return self.at_ns
+
+    def sleep(self, seconds):
+        assert seconds >= 0
+        self.advance(seconds)
+
+
+def test_a_reading_that_is_late_by_a_hair_does_not_end_it(tmp_path):
+    clock = RestlessClock()
+    _, rows = sampled(tmp_path, clock, ScriptedProbe(clock, cost_seconds=0.1), readings=3)
+    assert len(rows) == 3
