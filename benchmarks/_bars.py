@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from rigdyno.analyse.statistics import across_processes, median_estimate
+from rigdyno.analyse.statistics import median_estimate
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ def median_bar(name: str, values: list[float], unit: str, bar: float) -> Bar:
 
 
 def distance_bar(name: str, ratios: list[float], bar: float) -> Bar:
-    """How far the mean ratio of pairs lies from one, in either direction, at the worse end of its interval."""
-    ratio = across_processes(ratios, "ratio")
+    """How far the median ratio of pairs lies from one, in either direction, at the worse end of its interval."""
+    ratio = median_estimate(ratios, "ratio")
     worst = max(abs(ratio.low - 1), abs(ratio.high - 1))
     return Bar(name, abs(ratio.value - 1), 0.0, worst, "of the peer's rate", bar)
 
