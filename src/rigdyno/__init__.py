@@ -1,4 +1,4 @@
-"""Rigdyno measures what deep learning costs on a rig: time, memory, energy, privacy.
+"""Rigdyno measures what deep learning costs on a rig, with error bars and a verdict.
 
 import rigdyno
 

@@ -51,7 +51,7 @@ class Verbs(click.Group):
 @click.option("--out", type=click.Path(file_okay=False), help="Without a command: where runs are kept.")
 @click.pass_context
 def rigdyno(context: click.Context, as_json: bool, quiet: bool, label: str | None, out: str | None) -> None:
-    """Measures what deep learning costs on this rig: time, memory, energy, privacy.
+    """Measures what deep learning costs on this rig, with error bars and a verdict.
 
     Without a command it takes a minute and says how fast this rig is."""
     if context.invoked_subcommand is None:
