@@ -15,11 +15,12 @@ from rigdyno.units import NS_PER_S
 PAGE_BYTES = mmap.PAGESIZE
 TICK_NS = NS_PER_S // os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat behind the command's name, which may itself hold spaces and brackets.
-MAJOR_FAULTS, USER_TICKS, SYSTEM_TICKS, RESIDENT_PAGES = 9, 11, 12, 21
+MAJOR_FAULTS, RESIDENT_PAGES = 9, 21
+TICKS = slice(11, 15)  # user and system, its own and those of children that have ended
 
 
 class Usage(NamedTuple):
-    """Of a process with all its threads, those included that ended or that nobody has listed yet."""
+    """Of a process with all its threads and ended children, those included that nobody has listed yet."""
 
     major_faults: int
     ran_ns: int
@@ -43,7 +44,7 @@ class _Thread:
 class _Process:
     def __init__(self, folder: Path) -> None:
         self.stat = OpenFile(folder / "stat")
-        self.usage = _usage(self.stat.read()) or Usage(0, 0, 0)
+        self.major_faults = (_usage(self.stat.read()) or Usage(0, 0, 0)).major_faults
 
     def close(self) -> None:
         self.stat.close()
@@ -59,7 +60,9 @@ class Worker:
         self._proc, self._pids = proc, pids
         self._threads: dict[Path, _Thread] = {}
         self._processes: dict[Path, _Process] = {}
+        self._ran_ns = 0
         self.refresh()
+        self.usage()  # what was before counts for nothing
 
     def refresh(self) -> None:
         """Lists the tree anew: threads come and go."""
@@ -87,11 +90,16 @@ class Worker:
             now = _usage(process.stat.read())
             if now is not None:
                 readable = True
-                faults += now.major_faults - process.usage.major_faults
-                ran += now.ran_ns - process.usage.ran_ns
+                faults += now.major_faults - process.major_faults
+                ran += now.ran_ns
                 resident += now.resident_bytes
-                process.usage = now
-        return (faults, ran, resident) if readable else (math.nan, math.nan, math.nan)
+                process.major_faults = now.major_faults
+        if not readable:
+            return math.nan, math.nan, math.nan
+        # Of the whole tree: what a child ran before it was listed counts when it is, what it ran before it ended moves
+        # to its parent, and so nothing is taken for another tenant's for long.
+        before, self._ran_ns = self._ran_ns, ran
+        return faults, max(0, ran - before), resident
 
     def involuntary_switches(self) -> float:
         switches = 0.0
@@ -152,7 +160,7 @@ def _usage(text: bytes | None) -> Usage | None:
     fields = (text or b"").rpartition(b")")[2].split()
     if len(fields) <= RESIDENT_PAGES:
         return None
-    ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
+    ticks = sum(map(int, fields[TICKS]))
     return Usage(int(fields[MAJOR_FAULTS]), ticks * TICK_NS, int(fields[RESIDENT_PAGES]) * PAGE_BYTES)
 
 

@@ -62,7 +62,7 @@ class StepMeter:
         self._running = True
         if synchronise is not None:
             synchronise()
-        self._began_ns = self._start_ns = self._flushed_ns = self._now_ns()
+        self._began_ns = self._start_ns = self._flushed_ns = self._last_ns = self._now_ns()
 
     def more(self) -> bool:
         return self._running
@@ -73,35 +73,48 @@ class StepMeter:
         self._items += items
         if self._pending >= self._block:
             self._end_row(kind)
+        elif self._budget is None:
+            self._last_ns = self._now_ns()  # a user may do something else at any time: see _end_block_early
 
     def close(self) -> None:
-        """Writes what is left, a half-filled block included."""
-        if self._pending:
-            self._end_row(0)
+        """Writes what is left, a half-filled block of a user's own loop included."""
+        self._end_block_early()
         self._flush()
         self._file.close()
 
     def restart(self) -> None:
         """Leaves out what happened since the last step: the next one begins now."""
+        self._end_block_early()
         self._start_ns = self._now_ns()
+
+    def _end_block_early(self) -> None:
+        """At its last step, not now; when an asynchronous device was done with that, nobody knows: it is left out."""
+        if self._pending and self._budget is None and self._synchronise is None:
+            self._write_row(self._last_ns, 0)
+        self._pending, self._items = 0, 0.0
+
+    def _write_row(self, end_ns: int, kind: int) -> None:
+        _ROW.pack_into(
+            self._buffer, self._filled, self._start_ns, end_ns, self._items, self._pending, kind, self._flags
+        )
+        self._filled += _ROW.size
+        if self._filled == len(self._buffer):
+            self._flush()
 
     def _end_row(self, kind: int) -> None:
         if self._synchronise is not None:
             self._synchronise()
         now_ns = self._now_ns()
         duration_ns = (now_ns - self._start_ns) / self._pending
-        _ROW.pack_into(
-            self._buffer, self._filled, self._start_ns, now_ns, self._items, self._pending, kind, self._flags
-        )
-        self._filled += _ROW.size
+        restart = self._filled == len(self._buffer) - _ROW.size  # writing this row writes them all
+        self._write_row(now_ns, kind)
         self._pending, self._items = 0, 0.0
-        restart = False
         if self._flags & WARM_UP:
             self._warm(duration_ns, kind, now_ns)
             restart = True  # looking at the durations takes a while, and belongs to no step
         else:
             self._count(now_ns)
-        if now_ns - self._flushed_ns >= FLUSH_NS or self._filled == len(self._buffer):
+        if now_ns - self._flushed_ns >= FLUSH_NS:
             self._flush()
             self._flushed_ns = now_ns
             restart = True

@@ -51,10 +51,10 @@ class Machine:
         status = f"Name:\tx\nvoluntary_ctxt_switches:\t99\nnonvoluntary_ctxt_switches:\t{switches}\n"
         self.write(f"proc/{pid}/task/{tid}/status", status)
 
-    def process(self, pid, faults, pages, user_ticks=0, system_ticks=0):
+    def process(self, pid, faults, pages, user_ticks=0, system_ticks=0, childrens_ticks=0):
         fields = ["S", *"12345678", "9", *(str(n) for n in range(100, 111)), str(pages), "0"]
         fields[9] = str(faults)
-        fields[11], fields[12] = str(user_ticks), str(system_ticks)
+        fields[11:15] = str(user_ticks), str(system_ticks), str(childrens_ticks), "0"
         assert fields[21] == str(pages)
         self.write(f"proc/{pid}/stat", f"{pid} (a (b) c) {' '.join(fields)}\n")
 
@@ -116,6 +116,25 @@ def test_the_workers_time_on_the_cores_counts_threads_that_are_not_listed_yet(ma
     machine.thread(7, 10, SECOND // 2, 0, 0)
     machine.process(7, faults=1, pages=100, user_ticks=500 + SECOND // 2 // tick, system_ticks=SECOND // 4 // tick)
     assert read(probe, channels)["worker_cpu_share"] == pytest.approx(1.5)
+
+
+def test_children_that_come_and_go_between_two_listings_are_the_workers(machine, clock, probe):
+    """As a data loader's processes do at every epoch."""
+    tick = SECOND // os.sysconf("SC_CLK_TCK")
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.5)
+    machine.process(7, faults=1, pages=100, childrens_ticks=SECOND // 2 // tick)
+    assert read(probe, channels)["worker_cpu_share"] == pytest.approx(1.0)
+
+
+def test_a_child_that_ends_takes_no_time_with_it(machine, clock, probe):
+    tick = SECOND // os.sysconf("SC_CLK_TCK")
+    machine.process(9, faults=0, pages=10, user_ticks=SECOND // tick)
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.5)
+    machine.process(9, faults=0, pages=10)  # as if gone: what it ran is now its parent's
+    machine.process(7, faults=1, pages=100, childrens_ticks=SECOND // tick + SECOND // 4 // tick)
+    assert read(probe, channels)["worker_cpu_share"] == pytest.approx(0.5)
 
 
 def test_pressure_is_a_share_of_the_interval(machine, clock, probe):

@@ -192,14 +192,41 @@ def test_a_users_own_loop_runs_until_they_end_it(path, clock):
     assert rows["items"].sum() == 8000
 
 
-def test_closing_keeps_a_block_that_is_not_full(path, clock):
+def test_closing_keeps_a_block_that_is_not_full_and_nothing_that_came_after_it(path, clock):
     meter = a_meter(path, clock, None)
-    for _ in range(50):
+    for _ in range(57):
         clock.advance(0.0001)
         meter.step()
+    clock.advance(5.0)  # a last validation inside of the user's block
     meter.close()
     _, rows = read_rows(path)
-    assert rows["steps"].sum() == 50
+    assert rows["steps"].sum() == 57
+    assert (rows["end_ns"] - rows["start_ns"]).sum() == 57 * 100_000
+
+
+def test_restarting_inside_of_a_block_loses_neither_steps_nor_their_time(path, clock):
+    meter = a_meter(path, clock, None)
+    for step in range(1, 701):
+        clock.advance(0.0001)
+        meter.step()
+        if step % 7 == 0:
+            clock.advance(0.5)
+            meter.restart()
+    meter.close()
+    _, rows = read_rows(path)
+    assert rows["steps"].sum() == 700
+    assert (rows["end_ns"] - rows["start_ns"]).sum() == 700 * 100_000
+
+
+def test_a_block_that_an_asynchronous_device_may_not_have_done_yet_is_left_out(path, clock):
+    meter = a_meter(path, clock, None, synchronise=lambda: None)
+    for _ in range(25):
+        clock.advance(0.001)
+        meter.step()
+    clock.advance(5.0)
+    meter.close()
+    _, rows = read_rows(path)
+    assert rows["steps"].sum() == 3 + 20
 
 
 def test_restart_leaves_out_what_happened_between_two_steps(path, clock):
