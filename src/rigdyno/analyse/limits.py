@@ -11,14 +11,27 @@ from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
 
 MEMORY_WORKLOAD = "memory_bandwidth"
+CACHES_TO_EXCEED = 4  # below this many last-level caches some of the bytes don't come from memory
 
 
 def memory_limit(measurements: Iterable[Measurement]) -> Estimate | None:
-    """The best of the kinds: what this machine's memory has been seen to carry."""
-    for measurement in measurements:
-        if measurement.spec.workload == MEMORY_WORKLOAD and measurement.best_kind is not None:
-            return measurement.kinds[measurement.best_kind].throughput.scaled(1.0, "B/s")
-    return None
+    """The best of the kinds: what this machine's memory has been seen to carry. A limit that is itself INVALID is none:
+    it would condemn good figures."""
+    found = [
+        measurement.kinds[measurement.best_kind].throughput.scaled(1.0, "B/s")
+        for measurement in measurements
+        if measurement.spec.workload == MEMORY_WORKLOAD and measurement.best_kind is not None
+        if measurement.status != "INVALID"
+    ]
+    return max(found, key=lambda limit: limit.value, default=None)
+
+
+def fits_the_cache(measurement: Measurement) -> bool:
+    """Then the memory's limit doesn't bind it."""
+    cache = measurement.records[-1].system.cpu.last_level_cache_bytes
+    per_item = measurement.facts.per_item.get("byte")
+    on_host = measurement.spec.device == "cpu"
+    return on_host and cache is not None and per_item is not None and per_item < CACHES_TO_EXCEED * cache
 
 
 def bytes_per_s(measurement: Measurement) -> Estimate | None:
@@ -37,6 +50,6 @@ def held_against_limits(measurements: Sequence[Measurement]) -> list[Measurement
 
 def _held(measurement: Measurement, limit: Estimate | None) -> Measurement:
     moved = bytes_per_s(measurement)
-    if limit is None or moved is None or measurement.validity is None:
+    if limit is None or moved is None or measurement.validity is None or fits_the_cache(measurement):
         return measurement
     return replace(measurement, validity=against_limit(measurement.validity, moved, limit))

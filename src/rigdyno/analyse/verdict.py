@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rigdyno.errors import BadValue
 from rigdyno.schema.estimate import Estimate, Reason, Validity, Verdict
-from rigdyno.units import show_number, show_percent
+from rigdyno.units import show_percent, show_scaled
 
 RULE_VERSION = 1  # raised whenever a rule or a threshold changes: a verdict is cached only with it
 
@@ -15,7 +15,7 @@ RULE_VERSION = 1  # raised whenever a rule or a threshold changes: a verdict is 
 # the same noisy machine, by a kernel that may not be the best possible one.
 LIMIT_MARGIN = 0.05
 
-_ORDER: tuple[Verdict, ...] = ("VALID", "SUSPECT", "INVALID")
+SEVERITIES: tuple[Verdict, ...] = ("VALID", "SUSPECT", "INVALID")
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Finding:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    return max(verdicts, key=_ORDER.index, default="VALID")
+    return max(verdicts, key=SEVERITIES.index, default="VALID")
 
 
 def validity_of(findings: Sequence[Finding]) -> Validity:
     """Gravest reasons first."""
-    ordered = sorted(findings, key=lambda finding: -_ORDER.index(finding.severity))
+    ordered = sorted(findings, key=lambda finding: -SEVERITIES.index(finding.severity))
     return Validity(
         verdict=worst(finding.severity for finding in findings),
         reasons=tuple(Reason(code=finding.code, sentence=finding.sentence) for finding in ordered),
@@ -73,8 +73,8 @@ def above_limit(figure: Estimate, limit: Estimate) -> Finding | None:
         return None
     excess = show_percent(figure.low / limit.high - 1)
     sentence = (
-        f"at least {show_number(figure.low)} {figure.unit} is {excess} above this machine's own limit "
-        f"of at most {show_number(limit.high)}"
+        f"at least {show_scaled(figure.low, figure.unit)} is {excess} above this machine's own limit "
+        f"of at most {show_scaled(limit.high, limit.unit)}"
     )
     return Finding("INVALID", "above_limit", sentence)
 

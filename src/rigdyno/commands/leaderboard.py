@@ -9,10 +9,9 @@ import click
 
 from rigdyno import catalogue
 from rigdyno.commands._shared import out_option, rendered, root_of
-from rigdyno.errors import EXIT_DONE, UnknownName
+from rigdyno.errors import EXIT_DONE, RigdynoError, UnknownName
 from rigdyno.report.view import board_of
 from rigdyno.schema.measured import Measurement
-from rigdyno.store.folder import RECORD, StoredCell, read_record
 from rigdyno.store.index import find
 
 
@@ -39,14 +38,20 @@ def command(suite: str, every_run: bool, form: str, out: str | None) -> int:
 
 
 def _stored(root: Path, workload: str) -> tuple[list[Measurement], list[str]]:
-    """Each run by itself: processes of two runs are not repeats of each other."""
+    """Each run by itself and as a whole: processes of two runs are no repeats of each other, and a run's own limits
+    belong to its verdicts."""
     from rigdyno import api
 
     entries, warnings = find(root, workload=workload) if root.is_dir() else ([], [])
-    by_run: dict[str, list[StoredCell]] = {}
-    for entry in entries:
-        by_run.setdefault(entry.run, []).append(StoredCell(read_record(entry.path / RECORD), entry.path))
-    return [figure for cells in by_run.values() for figure in api.figures(cells, warnings)], warnings
+    found: list[Measurement] = []
+    for path in dict.fromkeys(entry.path.parent.parent for entry in entries):
+        try:
+            run = api.load(path)
+            found += [figure for figure in run.measurements if figure.spec.workload == workload]
+            warnings += [warning for warning in run.warnings if warning not in warnings]
+        except RigdynoError as error:
+            warnings.append(f"skipped: {error}")
+    return found, warnings
 
 
 def _newest_of_each(found: Sequence[Measurement]) -> list[Measurement]:

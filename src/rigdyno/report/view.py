@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from rigdyno import catalogue
+from rigdyno.analyse.verdict import SEVERITIES, worst
 from rigdyno.contracts import Suite
 from rigdyno.errors import UnknownName
 from rigdyno.report import generic
-from rigdyno.schema.estimate import Reason, Validity, Verdict
+from rigdyno.schema.estimate import Reason, Validity
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.view import Column, Presentation, Table, Text, View
-
-_ORDER: tuple[Verdict, ...] = ("VALID", "SUSPECT", "INVALID")
 
 
 def view_of(head: RunHead, measurements: Sequence[Measurement], saved_in: str, warnings: Sequence[str] = ()) -> View:
@@ -72,21 +71,21 @@ def _presented(suite: str | None, measurements: Sequence[Measurement]) -> Presen
 
 
 def overall(measurements: Sequence[Measurement]) -> Validity | None:
-    """The worst verdict, with every reason once and the cells it holds for."""
+    """The worst verdict; each reason once, in the words of the cell that it weighs most on, with the others named."""
     judged = [(measurement, measurement.validity) for measurement in measurements if measurement.validity is not None]
     if not judged:
         return None
-    worst = max((validity.verdict for _, validity in judged), key=_ORDER.index)
-    sentences: dict[str, Reason] = {}
+    judged.sort(key=lambda pair: -SEVERITIES.index(pair[1].verdict))
+    sentences: dict[str, str] = {}
     where: dict[str, list[str]] = {}
     for measurement, validity in judged:
         for reason in validity.reasons:
-            sentences.setdefault(reason.code, reason)
+            sentences.setdefault(reason.code, reason.sentence)
             where.setdefault(reason.code, []).append(_short_name(measurement))
     reasons = tuple(
-        Reason(code=code, sentence=f"{reason.sentence} ({_places(where[code])})") for code, reason in sentences.items()
+        Reason(code=code, sentence=f"{sentence} ({_places(where[code])})") for code, sentence in sentences.items()
     )
-    return Validity(verdict=worst, reasons=reasons)
+    return Validity(verdict=worst(validity.verdict for _, validity in judged), reasons=reasons)
 
 
 def _short_name(measurement: Measurement) -> str:
@@ -95,8 +94,11 @@ def _short_name(measurement: Measurement) -> str:
 
 
 def _places(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    first, others = names[0], names[1:]
+    if not others:
+        return first
+    more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+    return f"{first}; also {'; '.join(others[:2])}{more}"
 
 
 def next_commands(head: RunHead, saved_in: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,9 +39,13 @@ def sampled(folder: Path) -> Iterator[Sampling]:
 
 
 def _stopped(process: subprocess.Popen[bytes]) -> int:
+    early = process.poll()
+    if early is not None:
+        return early
     process.terminate()
     try:
-        return process.wait(GRACE_SECONDS)
+        code = process.wait(GRACE_SECONDS)
+        return 0 if code == -signal.SIGTERM else code  # it was still starting: nothing of it died but by us
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()

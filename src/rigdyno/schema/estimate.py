@@ -7,15 +7,6 @@ from typing import Literal
 import msgspec
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """A quantity that a table can have as a column."""
-
-    name: str
-    unit: str
-    better: Literal["higher", "lower"] = "higher"
-    across_ranks: Literal["sum", "mean", "max"] = "sum"
-
-
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
     value: float
     low: float

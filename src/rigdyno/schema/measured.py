@@ -69,4 +69,5 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             return "no steady steps were recorded"
         failed = next(record for record in self.records if record.outcome == outcome)
         kind = outcome.kind.replace("_", " ")
-        return f"{kind} while in {outcome.phase}: {outcome.message} (log: {failed.run}/cells/{failed.cell})"
+        log = f" (log: {failed.run}/cells/{failed.cell}/worker.0.log)" if failed.exit_codes else ""
+        return f"{kind} while in {outcome.phase}: {outcome.message}{log}"

@@ -12,6 +12,7 @@ cells/<cell>/record.json   written last: a cell without it isn't finished
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -96,12 +97,22 @@ class RunFolder:
         return self.path / "cells" / cell.name
 
     def fresh_cell_folder(self, cell: Cell) -> Path:
-        """Empty: what an unfinished attempt left there has no record, and is no result."""
+        """Empty: what an unfinished attempt left has no record, and is no result. With a record that can't be read
+        it may be one, and is put aside."""
         folder = self.cell_folder(cell)
         with disk_errors(folder):
+            if (folder / RECORD).exists():
+                self._put_aside(folder)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
         return folder
+
+    def _put_aside(self, folder: Path) -> None:
+        damaged = self.path / "damaged"
+        damaged.mkdir(exist_ok=True)
+        taken = {path.name for path in damaged.iterdir()}
+        names = (f"{folder.name}-{number}" for number in itertools.count(1))
+        folder.rename(damaged / next(name for name in names if name not in taken))
 
     def is_finished(self, cell: Cell) -> bool:
         try:

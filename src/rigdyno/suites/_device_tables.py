@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rigdyno.analyse.limits import bytes_per_s, memory_limit
+from rigdyno.analyse.limits import bytes_per_s, fits_the_cache, memory_limit
 from rigdyno.errors import DamagedRun
 from rigdyno.reference.published import TENSOR_ADD_SIZE
 from rigdyno.schema.estimate import Estimate, Missing
@@ -46,11 +46,14 @@ def moved_by(measurement: Measurement) -> Estimate | Missing:
     return bytes_per_s(measurement) or Missing(reason="the bytes of an iteration are not recorded")
 
 
-def share_of(part: Estimate | Missing, limit: Estimate | None) -> Entry:
+def share_of(measurement: Measurement, limit: Estimate | None) -> Entry:
+    part = moved_by(measurement)
     if isinstance(part, Missing):
         return part
+    if fits_the_cache(measurement):
+        return Missing(reason="no share of the memory's limit: this fits the cache")
     if limit is None:
-        return Missing(reason="the memory limit was not measured in this run")
+        return Missing(reason="no valid memory limit was measured in this run")
     if limit.low <= 0:
         return Missing(reason="the memory limit is too uncertain in this run: its interval reaches down to zero")
     return Share(
@@ -91,7 +94,7 @@ def add_row(measurement: Measurement, limit: Estimate | None) -> Row:
             "what": Text(text=name),
             "rate": in_iterations(measurement.throughput()),
             "moved": moved,
-            "share": share_of(moved, limit),
+            "share": share_of(measurement, limit),
             "n": count(measurement.throughput()),
         },
         status=measurement.status,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rigdyno.analyse.limits import bytes_per_s, memory_limit
+from rigdyno.analyse.limits import bytes_per_s, fits_the_cache, memory_limit
 from rigdyno.reference.published import TENSOR_ADD_SIZE, PublishedAdd, tensor_add
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
@@ -18,6 +18,8 @@ def standing(measurements: Sequence[Measurement]) -> tuple[str, ...]:
     rate = mine.throughput() if mine is not None else None
     if mine is None or not isinstance(rate, Estimate):
         return ("Not ranked among the published machines: the published variant gave no figure here.",)
+    if mine.status == "INVALID":
+        return ("Not ranked among the published machines: the figure is INVALID.",)
     if size_of(mine) != TENSOR_ADD_SIZE:
         return (f"Not ranked: the published size is {TENSOR_ADD_SIZE}, this was {size_of(mine)}.",)
     kind = kind_of(mine)
@@ -46,7 +48,7 @@ def closing(measurements: Sequence[Measurement]) -> tuple[str, ...]:
 def _against_limit(measurements: Sequence[Measurement]) -> str | None:
     limit, mine = memory_limit(measurements), _of_variant(measurements, "as_published")
     moved = bytes_per_s(mine) if mine is not None else None
-    if limit is None or moved is None:
+    if mine is None or limit is None or moved is None or fits_the_cache(mine):
         return None
     return (
         f"The published loop moves {show_scaled(moved.value, 'B/s')}, {show_percent(moved.value / limit.value)} of the "

@@ -203,7 +203,7 @@ def test_the_whole_is_as_bad_as_its_worst_part():
     validity = overall(found)
     assert validity.verdict == "SUSPECT"
     (reason,) = validity.reasons
-    assert reason.sentence == "they were loud (tensor_add 2, tensor_add 3, tensor_add 4 and 1 more)"
+    assert reason.sentence == "they were loud (tensor_add 2; also tensor_add 3; tensor_add 4 and 1 more)"
     assert overall(found[-1:]) is None
 
 

@@ -130,6 +130,16 @@ def test_a_plan_that_was_tampered_with_empties_no_other_folder(tmp_path, name):
     assert (folder.path / "cells").is_dir()
 
 
+def test_steps_beside_a_record_that_can_not_be_read_are_put_aside_not_deleted(tmp_path):
+    folder = RunFolder(a_stored_run(tmp_path))
+    for number in (1, 2):
+        (folder.cell_folder(CELL) / RECORD).write_text("{")
+        (folder.cell_folder(CELL) / "steps.0.rows").write_text(f"precious {number}")
+        assert left_in(folder.fresh_cell_folder(CELL)) == []
+    kept = sorted((folder.path / "damaged").glob("*/steps.0.rows"))
+    assert [path.read_text() for path in kept] == ["precious 1", "precious 2"]
+
+
 def test_a_cell_is_finished_when_its_record_can_be_read(tmp_path):
     folder = RunFolder(a_stored_run(tmp_path))
     assert folder.is_finished(CELL)

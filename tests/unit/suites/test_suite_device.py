@@ -124,7 +124,7 @@ def test_a_figure_that_is_missing_says_why():
     found = entries(adds)
     assert found["add, as published"]["rate"] == Missing(reason="not folded")
     assert found["add, as published"]["share"] == Missing(reason="not folded")
-    assert found["add, corrected"]["share"] == Missing(reason="the memory limit was not measured in this run")
+    assert found["add, corrected"]["share"] == Missing(reason="no valid memory limit was measured in this run")
     assert [row.status for row in adds.rows] == ["VALID", "SKIPPED"]
 
 
