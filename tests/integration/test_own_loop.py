@@ -100,3 +100,44 @@ def test_a_killed_script_leaves_its_samples_and_no_sampler(tmp_path):
     assert resumed.returncode == 2
     assert resumed.stderr == "rigdyno: 'my training' was measured inside a script of yours: run that script again\n"
     assert (cell / "steps.0.rows").read_bytes() == rows
+
+
+SHORT = """
+import resource, sys, time
+import rigdyno
+
+with rigdyno.measure("short", quiet=True) as meter:
+    for number in range(40):
+        time.sleep(0.05)
+        meter.step()
+        if number == 20 and sys.argv[1] == "full":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))  # writing fails from here on, as on a full disk
+        if number == 30 and sys.argv[1] == "full":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        if number == 30 and sys.argv[1] == "leave":
+            sys.exit(0)
+print("the script went on")
+"""
+
+
+def run_short(folder, how):
+    (folder / "short.py").write_text(SHORT)
+    command = [sys.executable, "short.py", how]
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+
+
+def test_leaving_the_script_on_purpose_is_no_failure(tmp_path):
+    answer = run_short(tmp_path, "leave")
+    assert answer.returncode == 0, answer.stderr
+    (record,) = records(only_run(tmp_path))
+    assert isinstance(record.outcome, Completed)
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_training(tmp_path):
+    answer = run_short(tmp_path, "full")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "the script went on\n"
+    assert answer.stderr.count("steps are no longer recorded") == 1
+    (record,) = records(only_run(tmp_path))
+    assert isinstance(record.outcome, Failed)
+    none_left(only_run(tmp_path) / "cells" / "01-short")

@@ -16,16 +16,18 @@ from rigdyno.units import show_seconds
 LEAST_SECONDS = 1.0  # a cell that measures for less says nothing
 
 
-def fitted(wanted: Sequence[Wanted], seconds: float) -> list[Wanted]:
-    """All cells measure longer or shorter by one factor; repeats are given up before a cell becomes too short."""
+def fitted(wanted: Sequence[Wanted], seconds: float, *, keep_repeats: bool = False) -> list[Wanted]:
+    """All cells measure longer or shorter by one factor. A suite's own repeats are given up one by one before a cell
+    becomes too short; repeats that the user asked for are kept, or it is said that they don't fit."""
     starting = [start_seconds(cell.spec) for cell in wanted]
-    for repeats in ([cell.repeat for cell in wanted], [1] * len(wanted)):
+    most = max((cell.repeat for cell in wanted), default=1)
+    for limit in [most] if keep_repeats else range(most, 0, -1):
+        repeats = [min(cell.repeat, limit) for cell in wanted]
         left = seconds - sum(start * repeat for start, repeat in zip(starting, repeats, strict=True))
         asked = sum(cell.spec.budget.seconds * repeat for cell, repeat in zip(wanted, repeats, strict=True))
         if left >= LEAST_SECONDS * sum(repeats):
-            factor = left / asked
-            return [_scaled(cell, repeat, factor) for cell, repeat in zip(wanted, repeats, strict=True)]
-    least = sum(starting) + LEAST_SECONDS * len(wanted)
+            return [_scaled(cell, repeat, left / asked) for cell, repeat in zip(wanted, repeats, strict=True)]
+    least = sum((start + LEAST_SECONDS) * repeat for start, repeat in zip(starting, repeats, strict=True))
     raise BadValue(f"a budget of {show_seconds(seconds)} is too short: this takes at least {show_seconds(least)}")
 
 

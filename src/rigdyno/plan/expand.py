@@ -66,7 +66,7 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
     suite = request.target if request.target in catalogue.names("suite") else None
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen)
     if request.budget_seconds is not None:
-        wanted = fitted(wanted, request.budget_seconds)
+        wanted = fitted(wanted, request.budget_seconds, keep_repeats=request.repeat is not None)
     cells = tuple(cells_of(wanted, system, resources))
     if suite is None:
         _complain_if_nothing_fits(cells)
@@ -112,6 +112,8 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
 
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
     changes: dict[str, Any] = {"seed": request.seed, "threads": request.threads or spec.threads}
+    if request.steps is not None:
+        changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)
     if request.launcher:
         changes["launcher"] = request.launcher
     return msgspec.structs.replace(spec, **changes)
@@ -119,7 +121,9 @@ def _adapted(spec: RunSpec, request: Request) -> RunSpec:
 
 def _of_workload(request: Request, device: str) -> Sequence[Wanted]:
     _require_target(request.target)
-    budget = Budget(seconds=DEFAULT_SECONDS)
+    if request.full:
+        raise UsageError("--full is for suites; a workload takes --set, --budget and --steps")
+    budget = Budget(seconds=DEFAULT_SECONDS, max_steps=request.steps)
     if request.soak_seconds is not None:
         budget = Budget(seconds=request.soak_seconds, stop="clock")
     base = RunSpec(

@@ -22,6 +22,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     sweep: dict[str, tuple[Value, ...]] = {}
     budget_seconds: float | None = None
     soak_seconds: float | None = None
+    steps: int | None = None  # at most, for each process, after warm-up
     full: bool = False
     repeat: int | None = None
     device: str | None = None
@@ -48,9 +49,11 @@ def _check(request: Request) -> None:
         raise UsageError(f"'{twice[0]}' is both set and swept; choose one")
     if request.soak_seconds is not None and request.budget_seconds is not None:
         raise UsageError("a soak is as long as it says: give --soak or --budget, not both")
+    if request.soak_seconds is not None and request.steps is not None:
+        raise UsageError("a soak ends with its time: leave out --steps")
     if request.soak_seconds is not None and request.full:
         raise UsageError("--soak and --full are two different runs; choose one")
-    for name, number in (("repeat", request.repeat), ("threads", request.threads)):
+    for name, number in (("repeat", request.repeat), ("threads", request.threads), ("steps", request.steps)):
         if number is not None and number < 1:
             raise BadValue(f"{name} must be at least 1, not {number}")
     if request.repeat is not None and request.repeat > MOST_REPEATS:
@@ -94,7 +97,7 @@ def sweeps(pairs: Sequence[str]) -> dict[str, tuple[Value, ...]]:
 _DURATIONS = {"budget": "budget_seconds", "soak": "soak_seconds"}
 _TABLES = ("set", "sweep")
 _PLAIN = {
-    "target": str, "full": bool, "repeat": int, "device": str, "threads": int, "seed": int,
+    "target": str, "full": bool, "repeat": int, "steps": int, "device": str, "threads": int, "seed": int,
     "label": str, "update": str, "arrangement": str, "launcher": str,
 }  # fmt: skip
 

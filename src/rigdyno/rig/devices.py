@@ -40,7 +40,8 @@ def best_device(accelerators: Sequence[Accelerator]) -> str:
     return next((device for kind, device in BY_PREFERENCE if kind in kinds), "cpu")
 
 
-def _look() -> Found:
+def look_here() -> Found:
+    """In this very process, which must have a torch that it trusts."""
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries doesn't load
@@ -88,4 +89,4 @@ def _build(torch: Any) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(msgspec.json.encode(_look()).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(look_here()).decode() + "\n")

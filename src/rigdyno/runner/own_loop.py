@@ -8,12 +8,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+from msgspec.structs import replace
 
 from rigdyno import __version__
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock, utc_now
+from rigdyno.errors import StoreError
 from rigdyno.plan.build import OWN_LOOP
 from rigdyno.processes import peak_memory_bytes, write_pid
+from rigdyno.rig.devices import look_here
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
 from rigdyno.runner.device import with_framework
@@ -41,34 +46,41 @@ class OwnLoop:
         self._cell = Cell(name=f"01-{slug}", spec=RunSpec(workload=self._name, launcher=OWN_LOOP))
         self._started = utc_now()
         self._folder = RunFolder.create(self._root, slug, self._started)
-        self._head = self._write_head()
         self._stack.enter_context(self._folder.locked())
+        self._head = self._write_head()
         cell_folder = self._folder.fresh_cell_folder(self._cell)
         write_json(cell_folder / "spec.json", self._cell.spec)
         write_pid(cell_folder, "worker.0")
-        self._sampling: Sampling = self._stack.enter_context(sampled(cell_folder))
-        file = RowFile(cell_folder / "steps.0.rows", Header(fields=STEP_FIELDS, kinds=("step",)))
+        self._file = _ForgivingFile(cell_folder / "steps.0.rows", Header(fields=STEP_FIELDS, kinds=("step",)))
+        self._sampler = ExitStack()
+        self._sampling: Sampling = self._sampler.enter_context(sampled(cell_folder))
         self._began_ns = self._clock.now_ns()
-        self._meter = StepMeter(file, self._clock, None, synchronise=_waiter(), settled=settled_so_far)
+        self._meter = StepMeter(self._file, self._clock, None, synchronise=_waiter(), settled=settled_so_far)
         return self._meter
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self._meter.close()
-        seconds = seconds_of_ns(self._clock.now_ns() - self._began_ns)
+        """The folder stays locked until the record is there: without one, `clean` would take it for nothing."""
         with self._stack:
-            pass  # ends the sampler, then lets go of the folder
-        self._folder.write_record(self._record(_outcome(error), seconds), self._cell)
+            self._meter.close()
+            seconds = seconds_of_ns(self._clock.now_ns() - self._began_ns)
+            self._sampler.close()
+            record = self._record(_outcome(error or self._file.error), seconds)
+            try:
+                self._folder.write_record(record, self._cell)
+            except StoreError as trouble:
+                return _warn(str(trouble))
         if error is None:
             self._done(self._folder.path)
+        return None
 
     def _write_head(self) -> RunHead:
         head = RunHead(
             rigdyno_version=__version__,
             created_at=self._started.isoformat(timespec="seconds"),
             plan=Plan(name=self._name, label=self._label, cells=(self._cell,)),
-            system=describe_system(),
+            system=describe_system(look_here().accelerators if "torch" in sys.modules else ()),
             environment=describe_environment(),
         )
         self._folder.write_head(head)
@@ -82,7 +94,7 @@ class OwnLoop:
             label=self._label,
             started_at=self._head.created_at,
             seconds=round(seconds, 3),
-            spec=self._cell.spec,
+            spec=replace(self._cell.spec, device=_device_used()),
             system=self._head.system,
             environment=with_framework(self._head.environment),
             facts=Facts(unit=self._unit),
@@ -93,22 +105,59 @@ class OwnLoop:
         )
 
 
+class _ForgivingFile(RowFile):
+    """A full disk ends the recording, not the user's training."""
+
+    error: OSError | None = None
+
+    def append(self, rows: bytes | memoryview) -> None:
+        if self.error is not None:
+            return
+        try:
+            super().append(rows)
+        except OSError as error:
+            self.error = error
+            _warn(f"steps are no longer recorded: {(error.strerror or str(error)).lower()}")
+
+
+def _warn(message: str) -> None:
+    print(f"rigdyno: {message}", file=sys.stderr)  # noqa: T201
+
+
 def _outcome(error: BaseException | None) -> Outcome:
-    if error is None:
+    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return Completed()
     if isinstance(error, KeyboardInterrupt):
         return Failed(kind="interrupted", phase="measure", message="interrupted by Ctrl-C")
     return failure(error, "measure")
 
 
-def _waiter() -> Callable[[], None] | None:
-    """The user's framework may put work on a GPU at any time from now on: ask it at every row."""
+def _device_used() -> str:
+    """As far as the framework tells: whether it has touched a card by now."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
+
+
+def _waiter() -> Callable[[], None] | None:
+    """None where torch is loaded and sees no device that works asynchronously. Otherwise the user's loop may begin to
+    use one at any time from now on: look at every row."""
+    torch = sys.modules.get("torch")
+    if torch is not None and not (torch.cuda.is_available() or _other_device(torch)):
         return None
+    return _wait_for_devices
 
-    def wait() -> None:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
 
-    return wait
+def _wait_for_devices() -> None:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    elif (other := _other_device(torch)) is not None:
+        other.synchronize()
+
+
+def _other_device(torch: Any) -> Any | None:
+    if torch.backends.mps.is_available():
+        return torch.mps
+    return torch.xpu if torch.xpu.is_available() else None

@@ -28,7 +28,7 @@ class Device:
 
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
         if request.soak_seconds is not None:
-            return [Wanted(_soak_spec(request))]
+            return [Wanted(_soak_spec(request), request.repeat or 1)]
         factor = FULL_FACTOR if request.full else 1.0
         repeat = request.repeat or 3
         limits = [Wanted(limit) for limit in limit_specs(request.device, LIMIT_SECONDS * factor)]

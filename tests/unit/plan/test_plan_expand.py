@@ -215,6 +215,33 @@ def test_repeats_are_given_up_before_a_cell_becomes_too_short():
     assert (cell.spec.budget.seconds, cell.repeat) == (4, 1)
 
 
+def test_repeats_are_given_up_one_by_one():
+    (cell,) = fitted([wanted(6, repeat=5)], 3 * (1.2 + START))
+    assert (cell.spec.budget.seconds, cell.repeat) == (1.2, 3)
+
+
+def test_repeats_that_were_asked_for_are_kept_or_refused():
+    with pytest.raises(BadValue, match="too short"):
+        fitted([wanted(6, repeat=5)], 4 + START, keep_repeats=True)
+    with pytest.raises(BadValue, match="too short"):
+        expanded(repeat=5, budget_seconds=4.0 + START)
+
+
+def test_a_number_of_steps_limits_workloads_and_suites():
+    assert expanded(steps=7).cells[0].spec.budget.max_steps == 7
+    assert {cell.spec.budget.max_steps for cell in expanded(target="device", steps=7).cells} == {7}
+    assert expanded(steps=7, budget_seconds=60.0).cells[0].spec.budget.max_steps == 7
+
+
+def test_full_is_for_suites():
+    with pytest.raises(UsageError, match="--full is for suites"):
+        expanded(full=True)
+
+
+def test_a_soak_can_be_repeated():
+    assert len(expanded(target="device", soak_seconds=30.0, repeat=2).cells) == 2
+
+
 def test_a_budget_that_nothing_fits_says_the_least():
     with pytest.raises(BadValue, match=r"a budget of 2\.0 s is too short: this takes at least"):
         fitted([wanted(6), wanted(6)], 2)
