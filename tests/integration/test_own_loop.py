@@ -111,7 +111,8 @@ with rigdyno.measure("short", quiet=True) as meter:
         time.sleep(0.05)
         meter.step()
         if number == 20 and sys.argv[1] == "full":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))  # writing fails from here on, as on a full disk
+            # Writing fails from here on, as on a full disk.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
         if number == 30 and sys.argv[1] == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         if number == 30 and sys.argv[1] == "leave":
@@ -140,4 +141,4 @@ def test_a_full_disk_ends_the_recording_and_not_the_training(tmp_path):
     assert answer.stderr.count("steps are no longer recorded") == 1
     (record,) = records(only_run(tmp_path))
     assert isinstance(record.outcome, Failed)
-    none_left(only_run(tmp_path) / "cells" / "01-short")
+    none_left(only_run(tmp_path).path / "cells" / "01-short")
