@@ -120,7 +120,7 @@ def _adapted(spec: RunSpec, request: Request) -> RunSpec:
 
 
 def _of_workload(request: Request, device: str) -> Sequence[Wanted]:
-    _require_target(request.target)
+    _require_target(request.target, {*request.options, *request.sweep})
     if request.full:
         raise UsageError("--full is for suites; a workload takes --set, --budget and --steps")
     budget = Budget(seconds=DEFAULT_SECONDS, max_steps=request.steps)
@@ -139,11 +139,11 @@ def _of_workload(request: Request, device: str) -> Sequence[Wanted]:
     return [Wanted(spec, request.repeat or 1) for spec in varied(base, request)]
 
 
-def _require_target(target: str) -> None:
+def _require_target(target: str, options: set[str]) -> None:
     if not target:
         raise UsageError("what shall be run? `rigdyno list` shows what there is")
     if is_function(target):
-        require_function(target)
+        require_function(target, options - {"unit"})
     elif target.endswith(".py"):
         raise UsageError(f"which function of {target}? try {target}:step")
     elif target not in catalogue.names("workload"):

@@ -119,7 +119,8 @@ def from_toml(path: Path) -> Request:
     try:
         return Request(**fields)
     except UsageError as error:
-        raise BadValue(f"{path}: {error}") from None
+        key = str(error).partition(" ")[0]  # such messages begin with the key, where there is one
+        raise BadValue(f"{_at(path, key) if key in document else path}: {error}") from None
 
 
 def _at(path: Path, key: str, table: str = "") -> str:

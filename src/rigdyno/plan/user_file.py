@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from rigdyno.errors import UnknownName, UsageError
 
 
-def require_function(target: str) -> None:
-    """FILE.py:FUNCTION must name a function that the file defines, imports or assigns."""
+def require_function(target: str, arguments: Collection[str] = ()) -> None:
+    """FILE.py:FUNCTION must name a function that the file defines, imports or assigns; one that the file itself defines
+    must take these arguments."""
     file, _, function = target.rpartition(":")
     body = _parsed(file).body
     names = set(_names(body))
     if function not in names and "*" not in names:
         own = [node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
         raise UnknownName("function", function, own or names, where=f"{file}: ")
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name == function and not node.decorator_list:
+            _require_arguments(node, arguments, file)
+
+
+def _require_arguments(function: ast.FunctionDef, given: Collection[str], file: str) -> None:
+    taken = function.args
+    if taken.kwarg is not None:
+        return
+    known = {argument.arg for argument in (*taken.args, *taken.kwonlyargs)}
+    for name in sorted(set(given) - known):
+        raise UnknownName(f"argument of {function.name}", name, known, where=f"{file}:{function.lineno}: ")
 
 
 def _parsed(file: str) -> ast.Module:

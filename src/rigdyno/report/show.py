@@ -68,7 +68,7 @@ def _environment_facts(environment: Environment) -> Iterator[tuple[str, str]]:
 
 def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
     record = cell.record
-    yield f"{record.cell}: {ending(record)}"
+    yield from textwrap.wrap(f"{record.cell}: {ending(record)}", page.width, subsequent_indent="  ")
     options = ", ".join(f"{key}={value}" for key, value in {**record.spec.options, **record.facts.settled}.items())
     facts = [
         ("configuration", f"{record.spec.workload} {options}".strip()),

@@ -84,11 +84,11 @@ T = 'target = "tensor_add"\n'
         (T + "[sweep]\nsize = [[1]]\n", 3, "size must be a list"),
         ("target = 5\n", 1, "target must be text"),
         ('label = "x"\n', None, 'a plan needs a target, e.g. target = "device"'),
-        (T + "repeat = 0\n", None, "repeat must be at least 1, not 0"),
-        (T + "repeat = 100000\n", None, "repeat must be at most 1000"),
-        (T + "threads = -1\n", None, "threads must be at least 1, not -1"),
-        (T + "seed = -1\n", None, "seed must not be negative"),
-        (T + "seed = 9223372036854775808\n", None, "seed must not be negative, nor 2**63 or more"),
+        (T + "repeat = 0\n", 2, "repeat must be at least 1, not 0"),
+        (T + "repeat = 100000\n", 2, "repeat must be at most 1000"),
+        (T + "threads = -1\n", 2, "threads must be at least 1, not -1"),
+        (T + "seed = -1\n", 2, "seed must not be negative"),
+        (T + "seed = 9223372036854775808\n", 2, "seed must not be negative, nor 2**63 or more"),
         (T + "[sweep]\nsize = []\n", None, "the sweep over 'size' has no value"),
         (T + "[set]\nsize = 1\n[sweep]\nsize = [2]\n", None, "'size' is both set and swept"),
         (T + 'budget = "1m"\nsoak = "1m"\n', None, "give --soak or --budget, not both"),
@@ -230,3 +230,10 @@ def test_any_document_as_a_plan(content):
 @given(content=st.builds(document, st.fixed_dictionaries({"target": st.just('"tensor_add"')}), options, options))
 def test_any_options_in_a_plan(content):
     only_requests_come_out(content)
+
+
+def test_a_number_that_is_too_small_is_found_in_its_line(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text('target = "device"\n\nrepeat = 0\n')
+    with pytest.raises(BadValue, match=r"plan\.toml:3: repeat must be at least 1, not 0"):
+        from_toml(path)

@@ -100,3 +100,25 @@ def test_any_bytes(tmp_path_factory, content):
     except RigdynoError:
         return
     assert b"step" in content
+
+
+STEPS = """
+import functools
+
+def step(batch: int = 1, *, depth: int = 2): pass
+def anything(**options): pass
+@functools.cache
+def wrapped(): pass
+"""
+
+
+@pytest.mark.parametrize(("function", "given"), [("step", {"batch", "depth"}), ("anything", {"x"}), ("wrapped", {"x"})])
+def test_arguments_that_a_function_takes_or_may_take(tmp_path, function, given):
+    (tmp_path / "train.py").write_text(STEPS)
+    require_function(f"{tmp_path}/train.py:{function}", given)
+
+
+def test_a_misspelt_argument_is_found_without_running_the_file(tmp_path):
+    (tmp_path / "train.py").write_text(STEPS)
+    with pytest.raises(UnknownName, match=r"train.py:4: no argument of step named 'bach'; did you mean 'batch'\?"):
+        require_function(f"{tmp_path}/train.py:step", {"bach"})
