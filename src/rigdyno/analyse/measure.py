@@ -104,21 +104,20 @@ def _kind(cell: CellData, kind: str, ranks: Sequence[Rows], kinds: int) -> tuple
     name = f"{kind} steps" if kinds > 1 else "steps"
     found = [
         finding
-        for rows, steady, rate in zip(ranks, steadies, rates, strict=True)
-        for finding in findings(_evidence(cell, rows, steady, rate, name))
+        for rows, steady in zip(ranks, steadies, strict=True)
+        for finding in findings(_evidence(cell, rows, steady, name))
     ]
     # Ranks wait for each other: the step of all takes as long as that of the slowest.
     return KindFigures(throughput=_sum(rates), step_seconds=max(medians, key=lambda each: each.value)), found
 
 
-def _evidence(cell: CellData, rows: Rows, steady: Steady, throughput: Estimate, steps_name: str) -> Evidence:
+def _evidence(cell: CellData, rows: Rows, steady: Steady, steps_name: str) -> Evidence:
     record = cell.record
     return Evidence(
         rows=rows,
         steady=steady,
         telemetry=None if cell.telemetry is None else cell.telemetry[1],
         quality=record.outcome.quality if isinstance(record.outcome, Completed) else Quality(),
-        throughput=throughput,
         sampler_exit_code=record.sampler_exit_code,
         steps_name=steps_name,
     )

@@ -1,6 +1,7 @@
 """Whether a figure may be believed: one function a rule, all of them in one table.
 
 A new rule is a function from Evidence to (severity, sentence) or None, and its name in RULES; its name is its code.
+What only the whole run can tell, whether a figure lies above the machine's own limit, is judged in limits.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rigdyno.analyse import thresholds, verdict
+from rigdyno.analyse import thresholds
 from rigdyno.analyse.soak import soak
 from rigdyno.analyse.steady import MIN_STEPS, Steady, trend
 from rigdyno.analyse.streams import Rows, step_seconds
@@ -25,8 +26,8 @@ from rigdyno.analyse.telemetry import (
     readings,
     span_of,
 )
-from rigdyno.analyse.verdict import Finding, validity_of
-from rigdyno.schema.estimate import Estimate, Validity, Verdict
+from rigdyno.analyse.verdict import Finding
+from rigdyno.schema.estimate import Verdict
 from rigdyno.schema.record import Quality
 from rigdyno.units import NS_PER_S, show_percent, show_seconds
 
@@ -41,8 +42,6 @@ class Evidence:
     steady: Steady
     telemetry: Rows | None = None
     quality: Quality = field(default_factory=Quality)
-    throughput: Estimate | None = None
-    limit: Estimate | None = None  # physical, in the throughput's unit
     sampler_exit_code: int | None = None
     steps_name: str = "steps"  # "memmove steps", where there are several kinds
 
@@ -53,10 +52,6 @@ class Evidence:
     @property
     def window(self) -> Span:
         return span_of(self.kept) if len(self.kept) else Span(0, 0)
-
-
-def judge(evidence: Evidence) -> Validity:
-    return validity_of(findings(evidence))
 
 
 def findings(evidence: Evidence) -> list[Finding]:
@@ -137,13 +132,6 @@ def clock_changes(evidence: Evidence) -> Spoken:
     return "SUSPECT", f"the processor's clock changed between {min(levels):.0f} and {max(levels):.0f} MHz"
 
 
-def above_limit(evidence: Evidence) -> Spoken:
-    if evidence.throughput is None or evidence.limit is None:
-        return None
-    finding = verdict.above_limit(evidence.throughput, evidence.limit)
-    return None if finding is None else (finding.severity, finding.sentence)
-
-
 def dead_sampler(evidence: Evidence) -> Spoken:
     """Without telemetry nobody would know of other tenants."""
     if evidence.sampler_exit_code:
@@ -192,7 +180,6 @@ RULES: dict[str, Rule] = {
         throttled,
         other_tenants,
         clock_changes,
-        above_limit,
         dead_sampler,
         wrong_result,
         loss_not_finite,

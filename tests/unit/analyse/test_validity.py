@@ -9,8 +9,8 @@ from scripted_rows import BEGIN_NS, NS, estimate, noisy, step_rows, telemetry_ro
 from rigdyno.analyse import thresholds
 from rigdyno.analyse.steady import Steady, steady_window
 from rigdyno.analyse.streams import step_seconds
-from rigdyno.analyse.validity import RULES, Evidence, findings, judge
-from rigdyno.analyse.verdict import Finding, against_limit, merged_over_processes, validity_of
+from rigdyno.analyse.validity import RULES, Evidence, findings
+from rigdyno.analyse.verdict import Finding, above_limit, against_limit, merged_over_processes, validity_of
 from rigdyno.errors import BadValue
 from rigdyno.schema.record import Quality
 
@@ -31,6 +31,10 @@ def evidence(seconds=None, *, channels=None, telemetry=True, **known):
         telemetry = telemetry_rows(rows, **{**QUIET, **(channels or {})})
     steady = steady_window(step_seconds(rows))
     return Evidence(**{"rows": rows, "steady": steady, "telemetry": telemetry, **known})
+
+
+def judge(known):
+    return validity_of(findings(known))
 
 
 def without_run_queue(**channels):
@@ -71,7 +75,6 @@ SPOKEN = [
     ("other_tenants", "SUSPECT", evidence(channels=without_run_queue(psi_cpu_some=0.5))),
     ("other_tenants", "SUSPECT", evidence(channels=without_run_queue(psi_cpu_some=1.0))),
     ("clock_changes", "SUSPECT", evidence(channels={"frequency_mhz": lambda share: np.where(share < 0.5, 3000, 2400)})),
-    ("above_limit", "INVALID", evidence(throughput=estimate(120, 110, 130), limit=estimate(100, 95, 104))),
     ("dead_sampler", "SUSPECT", evidence(telemetry=telemetry_until(6))),
     ("dead_sampler", "SUSPECT", evidence(telemetry=telemetry_until(0))),
     ("dead_sampler", "SUSPECT", evidence(telemetry=None, sampler_exit_code=-9)),
@@ -93,7 +96,6 @@ SILENT = [
     # Others were busy, but not in our way.
     evidence(channels={"worker_cpu_share": 0.99}),
     evidence(channels={"frequency_mhz": lambda share: 3000 + 100 * np.sin(40 * share)}),
-    evidence(throughput=estimate(108, 104, 112), limit=estimate(100, 95, 104)),
     evidence(drift(0.01)),
     evidence(quality=Quality(correct=True, loss_finite=True, first_loss=2.3, last_loss=0.4)),
     evidence(sampler_exit_code=0),
@@ -158,6 +160,14 @@ def test_thresholds_are_in_order():
 
 
 class TestVerdict:
+    def test_a_figure_that_physics_forbids(self):
+        found = above_limit(estimate(120, 110, 130), estimate(100, 95, 104))
+        assert (found.code, found.severity) == ("above_limit", "INVALID")
+        assert found.sentence
+
+    def test_a_figure_within_the_margin_of_the_limit(self):
+        assert above_limit(estimate(108, 104, 112), estimate(100, 95, 104)) is None
+
     def test_a_limit_that_is_learnt_later(self):
         before = judge(evidence(noisy(9)))
         after = against_limit(before, estimate(120, 110), estimate(100, 95, 104))
