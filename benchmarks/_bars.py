@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -32,15 +33,25 @@ class Bar:
 
 
 def median_bar(name: str, values: list[float], unit: str, bar: float) -> Bar:
-    estimate = median_estimate(values, unit)
+    estimate = median_estimate(values, unit, independent=True)
     return Bar(name, estimate.value, estimate.low, estimate.high, unit, bar)
 
 
 def distance_bar(name: str, ratios: list[float], bar: float) -> Bar:
     """How far the median ratio of pairs lies from one, in either direction, at the worse end of its interval."""
-    ratio = median_estimate(ratios, "ratio")
+    ratio = median_estimate(ratios, "ratio", independent=True)
     worst = max(abs(ratio.low - 1), abs(ratio.high - 1))
     return Bar(name, abs(ratio.value - 1), 0.0, worst, "of the peer's rate", bar)
+
+
+def share_bar(name: str, said: Sequence[bool], bar: float, at: Literal["most", "least"]) -> Bar:
+    """How often it was so, with Clopper and Pearson's interval; nothing asked proves nothing."""
+    from scipy.stats import binomtest
+
+    if not said:
+        return Bar(name, 0.0, 0.0, 1.0, "of none", bar, at)
+    interval = binomtest(sum(said), len(said)).proportion_ci()
+    return Bar(name, sum(said) / len(said), interval.low, interval.high, f"of {len(said)}", bar, at)
 
 
 def finish(bars: list[Bar]) -> None:

@@ -19,11 +19,14 @@ Floats = NDArray[np.float64]
 MIN_LAGS = 5  # consecutive lags without correlation before a series counts as forgetful (Politis and White's choice)
 MIN_FOR_BLOCKS = 8  # below this no correlation can be seen: steps are taken as independent
 MAX_BLOCK_SHARE = 1 / 3  # at least three blocks must be left to compare
+# Degrees of freedom for each block that would fit side by side: overlapping ones carry half as much again, and
+# extrapolating from two lengths costs half of all (the variance of the flat-top kernel that they make together).
+OF_EACH_BLOCK = 0.75
 
 
 class LongRun(NamedTuple):
     variance: float  # of the mean, times n
-    degrees_of_freedom: int
+    degrees_of_freedom: float
     block: int
 
 
@@ -36,8 +39,20 @@ def long_run_variance(series: Floats) -> LongRun:
     if block > 1:
         # Never below the plain figure: extrapolation may only widen what correlation made too narrow.
         variance = max(variance, 2 * variance - block_variance(series, block // 2))
-    overlap_gain = 1.5 if block > 1 else 1.0  # overlapping blocks carry half as much again as disjoint ones
-    return LongRun(variance, max(1, int(overlap_gain * (n / block - 1))), block)
+    of_each = OF_EACH_BLOCK if block > 1 else 1.0
+    return LongRun(variance, max(1.0, of_each * (n / block - 1)), block)
+
+
+def independent_count(series: Floats) -> float:
+    """How many independent values say as much about the mean as this series does: n times its plain variance over its
+    long-run variance, between 1 and n. Of n values that follow one another with the correlation r: n(1 - r)/(1 + r)."""
+    n = len(series)
+    if n < 2:
+        return float(n)
+    plain = block_variance(series, 1)
+    if plain <= 1e-18 * float(series.mean()) ** 2:
+        return float(n)  # all alike but for rounding: nothing that could be correlated
+    return max(1.0, n * min(1.0, plain / long_run_variance(series).variance))
 
 
 def block_variance(series: Floats, block: int) -> float:

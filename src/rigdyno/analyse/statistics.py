@@ -1,4 +1,5 @@
-"""Numbers with intervals: the median of steps, the throughput of a process, the mean over processes."""
+"""Numbers with intervals: the median of steps, the throughput of a process, the mean over processes, the ratio of two
+sets of them."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rigdyno.analyse.correlation import long_run_variance
+from rigdyno.analyse.student import student_cdf, student_quantile
 from rigdyno.errors import BadValue, DamagedRun
 from rigdyno.schema.estimate import Estimate
 
@@ -19,11 +21,14 @@ NO_INTERVAL = "one value: no interval"
 BY_BLOCKS = "sum of items over sum of seconds of one process, moving blocks of steps"
 
 
-def median_estimate(values: ArrayLike, unit: str, confidence: float = 0.95) -> Estimate:
-    """The median with its order-statistic interval, exact for independent values of any distribution."""
-    ordered = np.sort(_finite(values, "values"))
-    n = len(ordered)
-    rank, reached = median_ranks(n, _share(confidence))
+def median_estimate(
+    values: ArrayLike, unit: str, confidence: float = 0.95, of: str = "values", independent: bool = False
+) -> Estimate:
+    """The median of values in the order they were taken, with the interval of a sign test: order statistics, further
+    apart where neighbours resemble each other. For values known to be independent it is exact for any distribution."""
+    series, confidence = _finite(values, "values"), _share(confidence)
+    n, ordered = len(series), np.sort(series)
+    rank, reached = median_ranks(n, confidence) if independent else correlated_ranks(series, confidence)
     return Estimate(
         value=float(np.median(ordered)),
         low=float(ordered[rank]),
@@ -31,16 +36,33 @@ def median_estimate(values: ArrayLike, unit: str, confidence: float = 0.95) -> E
         confidence=min(confidence, reached),
         n=n,
         unit=unit,
-        method=_median_method(n, confidence, reached),
+        method=f"median of {of}, {_median_method(n, confidence, reached, independent)}",
     )
 
 
-def _median_method(n: int, confidence: float, reached: float) -> str:
+def _median_method(n: int, confidence: float, reached: float, independent: bool) -> str:
     if n == 1:
-        return f"median, {NO_INTERVAL}"
+        return NO_INTERVAL
     if reached < confidence:
-        return f"median, smallest to largest value: {n} values give {100 * reached:.1f} % at most"
-    return "median, order-statistic interval"
+        return f"smallest to largest value: these {n} give {100 * reached:.1f} % at most"
+    return "order statistics" if independent else "order statistics, wider for correlation"
+
+
+def correlated_ranks(series: Floats, confidence: float) -> tuple[int, float]:
+    """As `median_ranks`, but further out by how much more the count of values below the median varies in a series that
+    remembers. Never further in: a regular up and down would pretend to a precision that nobody can use."""
+    n = len(series)
+    rank, reached = median_ranks(n, confidence)
+    below = long_run_variance((series < np.median(series)).astype(float)) if n > 1 else None
+    if below is None or below.block == 1 or below.variance <= 0:
+        return rank, reached
+    spread = math.sqrt(n * below.variance)
+    wider = math.floor(n / 2 - student_quantile(0.5 + confidence / 2, below.degrees_of_freedom) * spread)
+    if wider >= rank:
+        return rank, reached
+    if wider >= 0:
+        return wider, confidence
+    return 0, 2 * student_cdf(n / 2 / spread, below.degrees_of_freedom) - 1
 
 
 @lru_cache(maxsize=256)
@@ -90,45 +112,51 @@ def across_processes(
 ) -> Estimate:
     """The geometric mean over processes with Student's t interval of the logarithms, which never reaches below zero:
     what is claimed about a machine rests on this."""
-    figures = _finite(values, "values")
-    n = len(figures)
+    logs = _logarithms(values)
+    n, mean = len(logs), float(logs.mean())
     if n < 2:
         raise BadValue("an interval over processes needs at least two of them; try --repeat 2")
-    if np.any(figures <= 0):
-        raise DamagedRun("a process has a figure of zero or less")
-    logs = np.log(figures)
-    mean = float(logs.mean())
     half = student_quantile(0.5 + _share(confidence) / 2, n - 1) * float(logs.std(ddof=1)) / math.sqrt(n)
     low, value, high = (math.exp(log) for log in (mean - half, mean, mean + half))
     method = f"geometric mean of {n} {of}, Student t"
     return Estimate(value=value, low=low, high=high, confidence=confidence, n=n, unit=unit, method=method)
 
 
-@lru_cache(maxsize=1024)
-def student_quantile(probability: float, degrees: int) -> float:
-    """Of Student's t, for a probability of one half and more."""
-    low, high = 0.0, 1.0
-    while student_cdf(high, degrees) < probability:
-        high *= 2
-    for _ in range(100):  # bisection: every round halves the error
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_cdf(middle, degrees) < probability else (low, middle)
-    return (low + high) / 2
+def log_ratio_estimate(
+    candidate: Sequence[float], baseline: Sequence[float], confidence: float = 0.95, of: str = "processes' figures"
+) -> Estimate:
+    """The candidate's geometric mean over the baseline's, with Welch's t interval of the logarithms: the two sets of
+    processes may spread differently. Without an interval if one of them has a single process."""
+    above, below = (_logarithms(values) for values in (candidate, baseline))
+    difference = float(above.mean() - below.mean())
+    ratio, n = math.exp(difference), min(len(above), len(below))
+    method = f"ratio of geometric means of {len(above)} and {len(below)} {of}"
+    if n < 2:
+        return Estimate(
+            value=ratio, low=ratio, high=ratio, confidence=0.0, n=n, unit="x", method=f"{method}, no interval"
+        )
+    half = _welch_half_width(above, below, _share(confidence))
+    low, high = math.exp(difference - half), math.exp(difference + half)
+    return Estimate(
+        value=ratio, low=low, high=high, confidence=confidence, n=n, unit="x", method=f"{method}, Welch's t"
+    )
 
 
-def student_cdf(t: float, degrees: int) -> float:
-    """For t >= 0: the finite series that holds for a whole number of degrees of freedom (Abramowitz and Stegun
-    26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(degrees))
-    square = math.cos(angle) ** 2
-    odd = degrees % 2
-    ranks = np.arange(1, (degrees - odd) // 2, dtype=float)
-    factors = square * ((2 * ranks) / (2 * ranks + 1) if odd else (2 * ranks - 1) / (2 * ranks))
-    series = 1 + float(np.cumprod(factors).sum())
-    if not odd:
-        return 0.5 + math.sin(angle) * series / 2
-    tail = math.sin(angle) * math.cos(angle) * series if degrees > 1 else 0.0
-    return 0.5 + (angle + tail) / math.pi
+def _welch_half_width(one: Floats, two: Floats, confidence: float) -> float:
+    parts = [float(values.var(ddof=1)) / len(values) for values in (one, two)]
+    total = sum(parts)
+    if total <= 0:
+        return 0.0  # all alike
+    freedoms = (len(one) - 1, len(two) - 1)
+    degrees = total**2 / sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True))
+    return student_quantile(0.5 + confidence / 2, degrees) * math.sqrt(total)
+
+
+def _logarithms(values: Sequence[float]) -> Floats:
+    figures = _finite(values, "values")
+    if np.any(figures <= 0):
+        raise DamagedRun("a process has a figure of zero or less")
+    return np.log(figures)
 
 
 def _share(confidence: float) -> float:

@@ -1,4 +1,4 @@
-"""Estimates: by hand, against scipy, and how often their intervals hold the truth."""
+"""Estimates: by hand, against scipy and brute force. How often their intervals hold the truth: test_coverage.py."""
 
 import math
 
@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from scripted_rows import repeatable
 
-from rigdyno.analyse.correlation import best_block, block_variance, long_run_variance
 from rigdyno.analyse.statistics import (
     across_processes,
+    correlated_ranks,
+    log_ratio_estimate,
     median_estimate,
     median_ranks,
-    student_cdf,
-    student_quantile,
     throughput_estimate,
 )
 from rigdyno.errors import BadValue, DamagedRun
@@ -23,9 +22,10 @@ from rigdyno.errors import BadValue, DamagedRun
 
 class TestMedian:
     def test_by_hand(self):
-        found = median_estimate([9, 1, 8, 2, 7, 3, 6, 4, 5, 10], "s")
+        found = median_estimate([9, 1, 8, 2, 7, 3, 6, 4, 5, 10], "s", independent=True)
         assert (found.value, found.low, found.high) == (5.5, 2, 9)
         assert (found.confidence, found.n, found.unit) == (0.95, 10, "s")
+        assert found.method == "median of values, order statistics"
 
     def test_too_few_for_the_confidence_says_what_is_reached(self):
         found = median_estimate([1, 2, 3, 4, 5], "s")
@@ -42,13 +42,6 @@ class TestMedian:
         found = median_estimate([2.0] * 50, "s")
         assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
 
-    def test_processes_that_differ_wildly_still_have_a_rate_above_zero(self):
-        assert across_processes([0.2, 0.5, 0.9], "item/s").low > 0
-
-    def test_a_figure_of_zero(self):
-        with pytest.raises(DamagedRun, match="zero"):
-            across_processes([1.0, 0.0], "item/s")
-
     @pytest.mark.parametrize("n", [2, 5, 6, 7, 10, 25, 100, 101, 1000, 20_000])
     @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.99])
     def test_ranks_are_the_narrowest_by_the_binomial_distribution(self, n, confidence):
@@ -58,13 +51,32 @@ class TestMedian:
         one_further_in = 1 - 2 * stats.binom.cdf(rank + 1, n, 0.5)
         assert one_further_in < confidence
 
-    @pytest.mark.parametrize("n", [15, 60, 301])
-    def test_coverage(self, n):
-        streams = np.sort(np.random.default_rng(n).lognormal(0, 0.5, (6000, n)), axis=1)
-        rank, reached = median_ranks(n, 0.95)
-        covered = np.mean((streams[:, rank] <= 1) & (streams[:, n - 1 - rank] >= 1))
-        assert covered == pytest.approx(reached, abs=0.01)
-        assert 0.94 <= covered <= 0.975
+    def test_ranks_of_a_series_that_remembers_by_brute_force(self):
+        """The count of values below the true median varies as the interval says, over many such series."""
+        streams = [remembering(0.8, 400, seed) for seed in range(600)]
+        counts = np.array([(stream < 0).sum() for stream in streams])
+        ranks = [correlated_ranks(stream, 0.95)[0] for stream in streams]
+        assert np.median(ranks) == pytest.approx(np.quantile(counts, 0.025), abs=10)
+        assert np.median(ranks) < median_ranks(400, 0.95)[0] - 20
+
+    def test_a_series_without_a_memory_keeps_the_exact_ranks_or_nearly(self):
+        ranks = [correlated_ranks(remembering(0.0, 1000, seed), 0.95)[0] for seed in range(50)]
+        assert median_ranks(1000, 0.95)[0] - 4 <= np.median(ranks) <= median_ranks(1000, 0.95)[0]
+
+    def test_a_regular_up_and_down_is_no_precision(self):
+        """Every second step on another level: independent or not, the median lies somewhere between the two."""
+        found = median_estimate([1.0, 1.3] * 100, "s")
+        assert (found.low, found.high) == (1.0, 1.3)
+
+    def test_a_memory_as_long_as_the_series_says_what_is_reached(self):
+        found = median_estimate([1.0] * 6 + [2.0] * 6, "s")
+        assert (found.low, found.high) == (1, 2)
+        assert 0 < found.confidence < 0.95
+        assert f"{100 * found.confidence:.1f} % at most" in found.method
+
+    def test_two_values(self):
+        found = median_estimate([1.0, 2.0], "s")
+        assert (found.low, found.value, found.high, found.confidence) == (1, 1.5, 2, 0.5)
 
     @repeatable
     @given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=60))
@@ -72,6 +84,8 @@ class TestMedian:
         found = median_estimate(values, "s")
         assert found.low <= found.value <= found.high
         assert found.value == np.median(values)
+        exact = median_estimate(values, "s", independent=True)
+        assert found.low <= exact.low <= exact.high <= found.high
 
 
 class TestThroughput:
@@ -87,90 +101,27 @@ class TestThroughput:
         found = throughput_estimate([1] * 20, [0.5] * 20, "item/s")
         assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
 
-    def test_processes_that_differ_wildly_still_have_a_rate_above_zero(self):
-        assert across_processes([0.2, 0.5, 0.9], "item/s").low > 0
-
-    def test_a_figure_of_zero(self):
-        with pytest.raises(DamagedRun, match="zero"):
-            across_processes([1.0, 0.0], "item/s")
-
     def test_is_the_same_every_time(self):
         seconds = np.random.default_rng(1).lognormal(0, 0.1, 500)
         assert throughput_estimate(np.ones(500), seconds, "item/s") == throughput_estimate(
             np.ones(500), seconds, "item/s"
         )
 
-    def test_block_variance_is_that_of_infinitely_many_resampled_blocks(self):
-        generator = np.random.default_rng(2)
-        series, block = correlated(generator, 0.7, 1, 600)[0], 12
-        starts = generator.integers(0, 600 - block + 1, (4000, 600 // block))
-        resampled = series[starts[:, :, None] + np.arange(block)].mean(axis=(1, 2))
-        assert block_variance(series, block) / 600 == pytest.approx(resampled.var(), rel=0.08)
-
-    def test_block_of_one_agrees_with_scipy_s_bootstrap(self):
-        series = np.random.default_rng(3).lognormal(0, 0.3, 400)
-        found = stats.bootstrap((series,), np.mean, n_resamples=4000, rng=np.random.default_rng(4))
-        assert math.sqrt(block_variance(series, 1) / 400) == pytest.approx(found.standard_error, rel=0.05)
-        assert block_variance(series, 1) == pytest.approx(series.var(ddof=1))
-
-    def test_longer_memory_gives_longer_blocks(self):
-        generator = np.random.default_rng(5)
-        lengths = [
-            np.mean([best_block(series) for series in correlated(generator, memory, 20, 1000)])
-            for memory in (0, 0.5, 0.9)
-        ]
-        assert lengths[0] < 4 < lengths[1] < lengths[2]
-
-    def test_long_run_variance_of_a_known_process(self):
-        # An AR(1) process of unit variance has the long-run variance (1 + phi) / (1 - phi).
-        found = [long_run_variance(series).variance for series in correlated(np.random.default_rng(6), 0.8, 100, 4000)]
-        assert np.mean(found) == pytest.approx(9, rel=0.12)
-
-    @pytest.mark.parametrize("n", [30, 200])
-    def test_coverage_of_independent_steps(self, n):
-        covered = coverage(1 + 0.1 * np.random.default_rng(n).standard_normal((6000, n)))
-        assert 0.93 <= covered <= 0.97
-
-    def test_coverage_of_skewed_steps(self):
-        streams = np.random.default_rng(7).lognormal(-0.125, 0.5, (6000, 200))
-        assert 0.93 <= coverage(streams) <= 0.97
-
-    @pytest.mark.parametrize(
-        ("memory", "n", "least"),
-        [
-            (0.5, 1000, 0.93),
-            (0.8, 1000, 0.93),
-            (0.9, 1000, 0.93),
-            # Short streams with a long memory hold few independent values: what is reached is below the nominal 95 %.
-            (0.5, 100, 0.92),
-            (0.8, 100, 0.90),
-            (0.9, 100, 0.87),
-        ],
-    )
-    def test_coverage_of_correlated_steps(self, memory, n, least):
-        streams = 1 + 0.05 * correlated(np.random.default_rng(8), memory, 3000, n)
-        assert least <= coverage(streams) <= 0.97
-
-    def test_intervals_that_ignore_correlation_fail_there(self):
-        streams = 1 + 0.05 * correlated(np.random.default_rng(9), 0.9, 800, 1000)
-        half = 1.96 * streams.std(axis=1) / math.sqrt(1000)
-        assert np.mean(np.abs(streams.mean(axis=1) - 1) <= half) < 0.5
+    def test_two_steps(self):
+        """By hand: logarithms of the rate spread by the relative difference of the two times, t(0.975, 1) = 12.7062."""
+        found = throughput_estimate([1, 1], [1.0, 1.1], "item/s")
+        half = 12.7062 * (0.1 / 1.05) / 2  # the two lie half of that to either side; the variance is over 1 and 2
+        assert math.log(found.high / found.value) == pytest.approx(half, rel=1e-4)
 
 
-def correlated(generator, memory, streams, n):
+def remembering(memory, n, seed):
     """AR(1) of unit variance."""
-    noise = generator.standard_normal((streams, n)) * math.sqrt(1 - memory**2)
-    noise[:, 0] = generator.standard_normal(streams)
+    generator = np.random.default_rng(seed)
+    noise = generator.standard_normal(n) * math.sqrt(1 - memory**2)
+    noise[0] = generator.standard_normal()
     for index in range(1, n):
-        noise[:, index] += memory * noise[:, index - 1]
+        noise[index] += memory * noise[index - 1]
     return noise
-
-
-def coverage(streams):
-    """How often the interval holds the true rate of 1 item in a second."""
-    items = np.ones(streams.shape[1])
-    found = [throughput_estimate(items, stream, "item/s") for stream in streams]
-    return np.mean([each.low <= 1 <= each.high for each in found])
 
 
 class TestProcesses:
@@ -205,15 +156,58 @@ class TestProcesses:
         with pytest.raises(BadValue):
             across_processes(values, "s")
 
-    @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 8, 11, 30, 101, 5000])
-    @pytest.mark.parametrize("probability", [0.6, 0.95, 0.975, 0.9995])
-    def test_student_quantile_against_scipy(self, probability, degrees):
-        assert student_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=1e-8)
 
-    @repeatable
-    @given(st.floats(0, 50), st.integers(1, 300))
-    def test_student_cdf_against_scipy(self, t, degrees):
-        assert student_cdf(t, degrees) == pytest.approx(stats.t.cdf(t, degrees), abs=1e-10)
+class TestRatio:
+    def test_by_hand(self):
+        # Logarithms 1, 2, 3 against 0, 1, 2: means differ by 1, each variance is 1, Welch has 4 degrees of freedom,
+        # t(0.975, 4) = 2.776445, half-width 2.776445 * sqrt(2 / 3).
+        found = log_ratio_estimate([math.exp(k) for k in (1, 2, 3)], [math.exp(k) for k in (0, 1, 2)])
+        assert math.log(found.value) == pytest.approx(1)
+        assert math.log(found.high) == pytest.approx(1 + 2.266958, rel=1e-6)
+        assert math.log(found.low) == pytest.approx(1 - 2.266958, rel=1e-6)
+        assert (found.n, found.confidence, found.unit) == (3, 0.95, "x")
+
+    @pytest.mark.parametrize(("n", "m"), [(2, 2), (2, 9), (5, 3), (12, 12)])
+    @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+    def test_against_scipy(self, n, m, confidence):
+        generator = np.random.default_rng(n + 100 * m)
+        ours, theirs = generator.lognormal(0, 0.03, n), generator.lognormal(0.1, 0.01, m)
+        welch = stats.ttest_ind(np.log(ours), np.log(theirs), equal_var=False).confidence_interval(confidence)
+        found = log_ratio_estimate(ours, theirs, confidence)
+        assert (math.log(found.low), math.log(found.high)) == pytest.approx((welch.low, welch.high))
+        assert f"of {n} and {m} processes" in found.method
+
+    def test_swapping_the_sides_turns_it_over(self):
+        one, two = [1.0, 1.1, 1.05], [2.0, 2.1]
+        there, back = log_ratio_estimate(one, two), log_ratio_estimate(two, one)
+        assert (there.low, there.value) == pytest.approx((1 / back.high, 1 / back.value))
+
+    @pytest.mark.parametrize(("ours", "theirs"), [([2.0], [1.0]), ([2.0], [0.9, 1.1]), ([1.9, 2.1], [1.0])])
+    def test_one_process_on_a_side_has_no_interval(self, ours, theirs):
+        found = log_ratio_estimate(ours, theirs)
+        assert found.low == found.value == found.high
+        assert (found.confidence, found.n) == (0, 1)
+        assert "no interval" in found.method
+
+    def test_zero_variance(self):
+        found = log_ratio_estimate([3.0, 3.0], [2.0, 2.0, 2.0])
+        assert (found.low, found.value, found.high) == pytest.approx((1.5, 1.5, 1.5))
+
+    def test_zero_variance_on_one_side(self):
+        welch = stats.ttest_ind([0.1, 0.2, 0.3], [0.0, 0.0, 0.0], equal_var=False).confidence_interval()
+        found = log_ratio_estimate([math.exp(k) for k in (0.1, 0.2, 0.3)], [1.0, 1.0, 1.0])
+        assert (math.log(found.low), math.log(found.high)) == pytest.approx((welch.low, welch.high))
+
+    @pytest.mark.parametrize("bad", [[0.0, 1.0], [-1.0, 1.0], [math.nan, 1.0], [math.inf, 1.0]])
+    def test_figures_that_are_none(self, bad):
+        with pytest.raises(DamagedRun):
+            log_ratio_estimate(bad, [1.0, 1.0])
+        with pytest.raises(DamagedRun):
+            log_ratio_estimate([1.0, 1.0], bad)
+
+    def test_nothing(self):
+        with pytest.raises(BadValue):
+            log_ratio_estimate([], [1.0])
 
 
 class TestBadValues:
