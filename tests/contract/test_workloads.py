@@ -3,19 +3,23 @@
 import dataclasses
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
 from rigdyno import catalogue
-from rigdyno.contracts import Place, Requirement, Steps, Training
+from rigdyno.arrangements.single import Single
+from rigdyno.contracts import Job, Place, Requirement, Steps, Training
 from rigdyno.schema.system import Cache, Cpu, System
+from rigdyno.updates.plain import Plain
 
 KINDS = ("workload", "update", "arrangement")
 ENTRIES = [(kind, name) for kind in KINDS for name in catalogue.names(kind)]
 WORKLOADS = catalogue.names("workload")
 SIMPLE = (bool, int, float, str)
 LONGEST_SUMMARY = 60
+TRAINED_STEPS = 30
 SMALL = {
     "tensor_add": {"size": 64},
     "memory_bandwidth": {"working_set": "1MB"},
@@ -108,13 +112,23 @@ def test_a_workload_that_is_not_refused_works(name):
     assert isinstance(built, (Steps, Training))
     assert all(isinstance(note, str) and note for note in built.notes)
     if isinstance(built, Training):
-        inputs, targets = next(built.batches)
-        assert len(inputs) == len(targets) > 0
+        learns(built)
         return
     for step in built.kinds.values():
         items = step()
         assert items is None or items > 0
     assert built.check is None or built.check() is True
+
+
+def learns(built):
+    """The loss is followed and falls, as the validity rules about it ask for."""
+    inputs, targets = next(built.batches)
+    assert len(inputs) == len(targets) > 0
+    workload = SimpleNamespace(build=lambda place: dataclasses.replace(built, accuracy=None))
+    meter = SimpleNamespace(more=iter([True] * TRAINED_STEPS + [False]).__next__, step=lambda items: None)
+    quality = Single().run(Job(workload, Plain(), Place(device="cpu"), lambda built, collective: meter))
+    assert quality.loss_finite is True
+    assert quality.last_loss < quality.first_loss
 
 
 def test_importing_them_all_imports_nothing_heavy():

@@ -9,7 +9,9 @@ from rigdyno.analyse.slices import RateOverTime, rate_over_time
 from rigdyno.analyse.streams import Rows
 from rigdyno.analyse.telemetry import (
     CLOCK,
+    MEMORY_PRESSURE,
     STEAL,
+    STOPPED,
     TEMPERATURE,
     Span,
     mean_reading,
@@ -31,11 +33,15 @@ SUSTAINED_SHARE = 1 / 3
 THROTTLED_RATE = 0.8
 # 'Stays down' allows for a slice in ten that recovers for a moment.
 STAYS_DOWN_SHARE = 0.9
-# Threads that stood in the run queue for half of what was lost were pushed aside by other tenants.
+# Threads that stood in the run queue for half of what was lost were pushed aside by other tenants; and so for time that
+# they were stopped, or waited for memory.
 EXPLAINED_BY_WAITING = 0.5
 # Heat takes tens of seconds to build up. Within 8 s, memory that a virtual machine shares with its neighbours fell to
 # 0.76 by itself with nothing waiting: shorter streams are left to 'never settled', which doesn't condemn.
 MIN_SECONDS = 20.0
+# Unless the fall is a clear one, well below what was seen to happen by itself.
+CLEARLY_THROTTLED_RATE = 0.6
+CLEAR_MIN_SECONDS = 9.0
 MIN_SLICES = 12  # four for the end, so that one stray slice doesn't decide
 
 
@@ -49,7 +55,7 @@ def soak(rows: Rows, telemetry: Rows | None) -> Soak:
     return Soak(
         burst=burst,
         sustained=sustained,
-        throttled=stays_down and not _pushed_aside(rows, telemetry, 1 - sustained / burst),
+        throttled=stays_down and not _explained(rows, telemetry, 1 - sustained / burst),
         fell=sustained < THROTTLED_RATE * burst,
         seconds=_plain(over_time.seconds),
         rates=_plain(over_time.rates),
@@ -71,17 +77,18 @@ def _end(rates: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _stays_down(over_time: RateOverTime, burst: float) -> bool:
     """Below the limit at the end, and staying there."""
-    if len(over_time.rates) < MIN_SLICES or over_time.seconds[-1] < MIN_SECONDS:
+    if len(over_time.rates) < MIN_SLICES or over_time.seconds[-1] < CLEAR_MIN_SECONDS:
         return False
-    return bool(np.mean(_end(over_time.rates) < THROTTLED_RATE * burst) >= STAYS_DOWN_SHARE)
+    rate = THROTTLED_RATE if over_time.seconds[-1] >= MIN_SECONDS else CLEARLY_THROTTLED_RATE
+    return bool(np.mean(_end(over_time.rates) < rate * burst) >= STAYS_DOWN_SHARE)
 
 
-def _pushed_aside(rows: Rows, telemetry: Rows | None, lost_share: float) -> bool:
-    """Whether waiting for a core accounts for the loss; where waiting can't be read, it doesn't."""
+def _explained(rows: Rows, telemetry: Rows | None, lost_share: float) -> bool:
+    """Whether waiting of another kind accounts for the loss; where it can't be read, it doesn't."""
     begin, end = span_of(rows)
     late = Span(end - int(SUSTAINED_SHARE * (end - begin)), end)
-    waited = (pushed_aside_share(telemetry, late) or 0.0) + (mean_reading(telemetry, STEAL, late) or 0.0)
-    return waited >= EXPLAINED_BY_WAITING * lost_share
+    others = (mean_reading(telemetry, channel, late) or 0.0 for channel in (STEAL, STOPPED, MEMORY_PRESSURE))
+    return (pushed_aside_share(telemetry, late) or 0.0) + sum(others) >= EXPLAINED_BY_WAITING * lost_share
 
 
 def _at_slices(rows: Rows, telemetry: Rows | None, channel: str, seconds: NDArray[np.float64]) -> tuple[float, ...]:

@@ -17,6 +17,10 @@ Floats = NDArray[np.float64]
 MOST_ITEMS = 1e30  # in a row: nothing counts further, and sums of it stay finite
 
 
+class TimeRanBackwards(DamagedRun):
+    """All else of the rows is sound."""
+
+
 def streams(header: Header, rows: Rows) -> dict[str, Rows]:
     """The rows of each kind, in the header's order; kinds without a row are left out."""
     check_rows(header, rows)
@@ -27,13 +31,15 @@ def streams(header: Header, rows: Rows) -> dict[str, Rows]:
 def check_rows(header: Header, rows: Rows) -> None:
     """Raises DamagedRun for rows that no meter writes."""
     _require_fields(rows, STEP_FIELDS, "step")
-    starts, ends = rows["start_ns"], rows["end_ns"]
-    if np.any(starts < 0) or np.any(ends <= starts) or np.any(starts[1:] < starts[:-1]):
-        raise DamagedRun("time runs backwards in the step rows: the clock jumped, or the file is damaged")
     if np.any(rows["steps"] == 0) or np.any(rows["kind"] >= len(header.kinds)):
         raise DamagedRun("the step rows hold one without steps, or of an unknown kind")
     if not np.all((rows["items"] >= 0) & (rows["items"] <= MOST_ITEMS)):
         raise DamagedRun("the step rows hold a count of items that isn't a number")
+    starts, ends = rows["start_ns"], rows["end_ns"]
+    if np.any(starts < 0):
+        raise DamagedRun("the step rows hold a time before the clock began")
+    if np.any(ends <= starts) or np.any(starts[1:] < starts[:-1]):
+        raise TimeRanBackwards("time runs backwards in the step rows: the clock jumped, or the file is damaged")
 
 
 def check_telemetry(rows: Rows) -> None:

@@ -15,6 +15,11 @@ WORKER_CPU = "worker_cpu_share"
 RUN_QUEUE_WAIT = "run_queue_wait_share"
 PRESSURE = "psi_cpu_some"
 STEAL = "steal_share"
+SWITCHES = "involuntary_switches"
+MEMORY_PRESSURE = "psi_memory_some"
+MAJOR_FAULTS = "major_faults"
+STOPPED = "worker_stopped_share"
+THROTTLED = "throttled_share"
 CLOCK = "frequency_mhz"
 TEMPERATURE = "temperature_c"
 
@@ -55,11 +60,19 @@ def pushed_aside_share(telemetry: Rows | None, span: Span) -> float | None:
     """How much of a core other tenants kept from the worker's threads while these wanted to run.
 
     Threads of one process wait for each other too: two pools of threads on two cores waited for 0.44 of a core on a
-    quiet machine. What others took can't be more than what the cores did without the worker.
+    quiet machine. What others took can't be more than what the cores did without the worker, and what the worker's own
+    quota took is none of it, though the kernel counts it as waiting.
     """
     waited = mean_reading(telemetry, RUN_QUEUE_WAIT, span)
+    if waited is None:
+        return None
+    for_others = max(0.0, waited - (mean_reading(telemetry, THROTTLED, span) or 0.0))
     others = _others_cores(telemetry, span)
-    return waited if waited is None or others is None else min(waited, max(0.0, others))
+    return for_others if others is None else min(for_others, max(0.0, others))
+
+
+def core_channels(telemetry: Rows) -> list[str]:
+    return [name for name in telemetry.dtype.names or () if CORE_USAGE.fullmatch(name)]
 
 
 def _others_cores(telemetry: Rows | None, span: Span) -> float | None:
@@ -67,6 +80,5 @@ def _others_cores(telemetry: Rows | None, span: Span) -> float | None:
     worker = mean_reading(telemetry, WORKER_CPU, span)
     if telemetry is None or worker is None:
         return None
-    cores = [name for name in telemetry.dtype.names or () if CORE_USAGE.fullmatch(name)]
-    busy = [usage for name in cores if (usage := mean_reading(telemetry, name, span)) is not None]
+    busy = [usage for name in core_channels(telemetry) if (usage := mean_reading(telemetry, name, span)) is not None]
     return sum(busy) - worker if busy else None

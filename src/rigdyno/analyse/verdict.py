@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rigdyno.analyse.thresholds import IMPRECISE
 from rigdyno.errors import BadValue
 from rigdyno.schema.estimate import Estimate, Reason, Validity, Verdict
 from rigdyno.units import show_percent, show_scaled
 
-RULE_VERSION = 1  # raised whenever a rule or a threshold changes: a verdict is cached only with it
+RULE_VERSION = 2  # raised whenever a rule or a threshold changes: a verdict is cached only with it
 
 # How far a figure's lower bound may exceed the upper bound of a physical limit: the limit is itself a measurement of
 # the same noisy machine, by a kernel that may not be the best possible one.
@@ -77,6 +78,17 @@ def above_limit(figure: Estimate, limit: Estimate) -> Finding | None:
         f"of at most {show_scaled(limit.high, limit.unit)}"
     )
     return Finding("INVALID", "above_limit", sentence)
+
+
+def imprecise(figure: Estimate, steps_name: str = "steps") -> Finding | None:
+    """An interval so wide that the figure in its middle says next to nothing."""
+    if figure.confidence == 0 or figure.value <= 0:
+        return None  # a single row has no interval: its number is what is said about it
+    width = max(figure.high - figure.value, figure.value - figure.low) / figure.value
+    if width <= IMPRECISE:
+        return None
+    interval = f"{show_scaled(figure.low, figure.unit)} to {show_scaled(figure.high, figure.unit)}"
+    return Finding("SUSPECT", "imprecise", f"the {steps_name} differ so much that their rate may be {interval}")
 
 
 def against_limit(validity: Validity, figure: Estimate, limit: Estimate) -> Validity:

@@ -100,7 +100,8 @@ class Frequency:
         if self._cpuinfo is None:
             return _mean([number(file.read()) / 1000 for file in self._files])
         text = self._cpuinfo.read() or b""
-        if b"aperfmperf" not in text:  # then 'cpu MHz' is the nominal clock, as in most virtual machines
+        if b"aperfmperf" not in text:  # then 'cpu MHz' is the nominal clock, as in most virtual machines, for ever
+            self._cpuinfo.close()
             return math.nan
         lines = [line for line in text.split(b"\n") if line.startswith(b"cpu MHz")]
         return _mean([number(line.partition(b":")[2]) for line in lines])

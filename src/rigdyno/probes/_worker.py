@@ -15,7 +15,8 @@ from rigdyno.units import NS_PER_S
 PAGE_BYTES = mmap.PAGESIZE
 TICK_NS = NS_PER_S // os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat behind the command's name, which may itself hold spaces and brackets.
-MAJOR_FAULTS, RESIDENT_PAGES = 9, 21
+STATE, MAJOR_FAULTS, RESIDENT_PAGES = 0, 9, 21
+STOPPED = (b"T", b"t")  # by a signal, by a debugger
 TICKS = slice(11, 15)  # user and system, its own and those of children that have ended
 
 
@@ -25,6 +26,7 @@ class Usage(NamedTuple):
     major_faults: int
     ran_ns: int
     resident_bytes: int
+    stopped: bool = False
 
 
 class _Thread:
@@ -82,10 +84,11 @@ class Worker:
                 thread.waited_ns = now
         return waited if readable else math.nan
 
-    def usage(self) -> tuple[float, float, float]:
-        """Major faults, time on the cores in ns, and the memory that is resident now in bytes."""
+    def usage(self) -> tuple[float, float, float, float]:
+        """Major faults, time on the cores in ns, the memory that is resident now in bytes, and whether one of the
+        processes is stopped now."""
         faults = ran = resident = 0
-        readable = False
+        readable = stopped = False
         for process in self._processes.values():
             now = _usage(process.stat.read())
             if now is not None:
@@ -93,13 +96,14 @@ class Worker:
                 faults += now.major_faults - process.major_faults
                 ran += now.ran_ns
                 resident += now.resident_bytes
+                stopped |= now.stopped
                 process.major_faults = now.major_faults
         if not readable:
-            return math.nan, math.nan, math.nan
+            return math.nan, math.nan, math.nan, math.nan
         # Of the whole tree: what a child ran before it was listed counts when it is, what it ran before it ended moves
         # to its parent, and so nothing is taken for another tenant's for long.
         before, self._ran_ns = self._ran_ns, ran
-        return faults, max(0, ran - before), resident
+        return faults, max(0, ran - before), resident, float(stopped)
 
     def involuntary_switches(self) -> float:
         switches = 0.0
@@ -161,7 +165,8 @@ def _usage(text: bytes | None) -> Usage | None:
     if len(fields) <= RESIDENT_PAGES:
         return None
     ticks = sum(map(int, fields[TICKS]))
-    return Usage(int(fields[MAJOR_FAULTS]), ticks * TICK_NS, int(fields[RESIDENT_PAGES]) * PAGE_BYTES)
+    resident_bytes = int(fields[RESIDENT_PAGES]) * PAGE_BYTES
+    return Usage(int(fields[MAJOR_FAULTS]), ticks * TICK_NS, resident_bytes, fields[STATE] in STOPPED)
 
 
 def _involuntary(text: bytes | None) -> int | None:

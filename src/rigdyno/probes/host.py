@@ -11,10 +11,11 @@ from typing import ClassVar
 from rigdyno.clock import Clock, SystemClock
 from rigdyno.contracts import Channel, Unavailable
 from rigdyno.probes._machine import Cores, Frequency, Memory, Pressure, Temperature
+from rigdyno.probes._quota import Quota
 from rigdyno.probes._worker import Worker
 from rigdyno.units import NS_PER_S
 
-SLOW_NS = NS_PER_S  # clocks, temperatures and status files cost more than all the rest: once a second is enough
+SLOW_NS = NS_PER_S  # clocks, temperatures and lists of threads cost more than all the rest: once a second is enough
 RESOURCES = ("cpu", "memory", "io")
 CHANNELS = (
     Channel("steal_share", "share"),
@@ -27,6 +28,8 @@ CHANNELS = (
     Channel("major_faults", "1/s"),
     Channel("worker_memory_bytes", "B"),
     Channel("temperature_c", "C"),
+    Channel("worker_stopped_share", "share"),  # 0 or 1 at each reading
+    Channel("throttled_share", "share"),  # of a core: by the quota of the worker's own control group
 )
 
 
@@ -59,7 +62,7 @@ class Host:
         self._memory = Memory(self._proc)
         self._pressures = [Pressure(self._proc, resource) for resource in RESOURCES]
         self._frequency, self._temperature = Frequency(self._root), Temperature(self._root)
-        self._worker = Worker(self._proc, worker_pids)
+        self._worker, self._quota = Worker(self._proc, worker_pids), Quota(self._root, worker_pids)
         self._close_later()
         self._last_ns = self._slow_from_ns = self._slow_due_ns = self._clock.now_ns()
         return [*(Channel(name, "share") for name in self._cores.names), *CHANNELS]
@@ -72,12 +75,12 @@ class Host:
             self._read_slow(now_ns)
         usage, steal = self._cores.read()
         waited_ns = self._worker.waited_ns()
-        faults, ran_ns, memory_bytes = self._worker.usage()
+        faults, ran_ns, memory_bytes, stopped = self._worker.usage()
         return [
             *usage,
             steal,
             self._mhz,
-            self._memory.available_bytes(),
+            self._available_bytes,
             waited_ns / elapsed_ns,
             ran_ns / elapsed_ns,
             *(pressure.read_us() * 1000 / elapsed_ns for pressure in self._pressures),
@@ -85,17 +88,21 @@ class Host:
             faults * NS_PER_S / elapsed_ns,
             memory_bytes,
             self._hottest_c,
+            stopped,
+            self._quota.throttled_ns() / elapsed_ns,
         ]
 
     def _read_slow(self, now_ns: int) -> None:
         elapsed_ns = now_ns - self._slow_from_ns or math.nan
         self._switches_per_s = self._worker.involuntary_switches() * NS_PER_S / elapsed_ns
         self._worker.refresh()
+        self._quota.refresh()
+        self._available_bytes = self._memory.available_bytes()
         self._mhz, self._hottest_c = self._frequency.read_mhz(), self._temperature.read_c()
         self._slow_from_ns, self._slow_due_ns = now_ns, now_ns + SLOW_NS
 
     def _close_later(self) -> None:
-        parts = (self._cores, self._memory, self._frequency, self._temperature, self._worker)
+        parts = (self._cores, self._memory, self._frequency, self._temperature, self._worker, self._quota)
         for close in (*(part.close for part in parts), *(pressure.close for pressure in self._pressures)):
             self._opened.callback(close)
 

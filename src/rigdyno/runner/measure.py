@@ -11,13 +11,15 @@ import struct
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from rigdyno.clock import Clock
-from rigdyno.schema.samples import STEP_STRUCT, WARM_UP, RowFile
+from rigdyno.clock import Clock, ClockWatch
+from rigdyno.schema.samples import CLOCK_JUMPED, STEP_STRUCT, WARM_UP, RowFile
 from rigdyno.schema.spec import Budget
 from rigdyno.units import NS_PER_MS, NS_PER_S
 
 MIN_WARM_UP_ROWS = 5
 MIN_WARM_UP_SHARE = 0.2  # of the budget: long steps must not spend all of it on warming up
+LEAST_WARM_UP_ROWS = 2  # the first step may compile for longer than the whole budget, and the second doesn't
+MIN_MEASURED_SHARE = 0.2  # of the budget, even where warming up has spent it all
 MAX_WARM_UP_SHARE = 0.5  # a stream that won't settle is measured all the same, and judged by its samples
 BLOCK_NS = 1 * NS_PER_MS  # shorter rows would measure the clock
 ASYNCHRONOUS_BLOCK_NS = 10 * NS_PER_MS  # synchronising stalls a device's queue: do it rarely
@@ -26,6 +28,7 @@ BUFFER_ROWS = 4096
 BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
 
 _ROW = struct.Struct(STEP_STRUCT)
+_FLAGS_AT = _ROW.size - 2  # the low byte of the last field
 
 
 def _nothing() -> None:
@@ -48,7 +51,7 @@ class StepMeter:
         warmed_up: Callable[[], None] = _nothing,
     ) -> None:
         self._file, self._budget, self._kinds = file, budget, kinds
-        self._clock, self._now_ns = clock, clock.now_ns
+        self._now_ns, self._watch = clock.now_ns, ClockWatch(clock)
         self._synchronise, self._agree, self._settled, self._warmed_up = synchronise, agree, settled, warmed_up
         self._block_ns = BLOCK_NS if synchronise is None else ASYNCHRONOUS_BLOCK_NS
         self._buffer = bytearray(BUFFER_ROWS * _ROW.size)
@@ -114,7 +117,7 @@ class StepMeter:
             restart = True  # looking at the durations takes a while, and belongs to no step
         else:
             self._count(now_ns)
-        if now_ns - self._flushed_ns >= FLUSH_NS:
+        if not 0 <= now_ns - self._flushed_ns < FLUSH_NS:  # a clock that ran backwards is seen at once, too
             self._flush()
             self._flushed_ns = now_ns
             restart = True
@@ -122,18 +125,25 @@ class StepMeter:
 
     def _flush(self) -> None:
         if self._filled:
+            if self._watch.jumped():
+                self._tag_buffered(CLOCK_JUMPED)
             self._file.append(memoryview(self._buffer)[: self._filled])
             self._filled = 0
 
+    def _tag_buffered(self, flag: int) -> None:
+        for at in range(_FLAGS_AT, self._filled, _ROW.size):
+            self._buffer[at] |= flag
+
     def _warm(self, duration_ns: float, kind: int, now_ns: int) -> None:
-        self._warm_up[kind].append(duration_ns)
+        if duration_ns > 0:  # else the clock jumped back: that says nothing about the step
+            self._warm_up[kind].append(duration_ns)
         rows = sum(map(len, self._warm_up))
         if rows == BLOCK_ROWS and not self._block_chosen:
             self._choose_block()
         spent = self._spent(now_ns)
         if spent >= 1 and self._budget is not None and self._budget.stop == "clock":
             self._running = False
-        if spent >= MAX_WARM_UP_SHARE:
+        if spent >= MAX_WARM_UP_SHARE and rows >= LEAST_WARM_UP_ROWS * self._kinds:
             self._end_warm_up(now_ns)
         elif rows >= self._next_look or (rows < MIN_WARM_UP_ROWS and spent >= MIN_WARM_UP_SHARE):
             self._next_look = rows + self._kinds * (1 + rows // (5 * self._kinds))  # looking costs: ever more rarely
@@ -154,11 +164,14 @@ class StepMeter:
         return (now_ns - self._began_ns) / (seconds * NS_PER_S)
 
     def _end_warm_up(self, now_ns: int) -> None:
+        if not self._block_chosen:
+            self._choose_block()
         self._flags = 0
         self._warmed_up()
         if self._budget is None or self._budget.stop == "clock":
             return
-        left_ns = self._budget.seconds * NS_PER_S - (now_ns - self._began_ns)
+        left_share = max(MIN_MEASURED_SHARE, 1 - self._spent(now_ns))
+        left_ns = left_share * self._budget.seconds * NS_PER_S
         rows = max(1, round(left_ns / max(1.0, self._typical_row_ns())))
         if self._budget.max_steps is not None:
             rows = min(rows, math.ceil(self._budget.max_steps / self._block))
@@ -166,8 +179,10 @@ class StepMeter:
         self._rows_left = self._agree(rows)
 
     def _typical_row_ns(self) -> float:
-        """The latest of each kind; a kind that hasn't come to a row yet can't be asked."""
-        typical = [median(durations[-2 * MIN_WARM_UP_ROWS :]) for durations in self._warm_up if durations]
+        """The latest of each kind, without the first one, which may have compiled for minutes; a kind that hasn't come
+        to a row yet can't be asked."""
+        latest = [(durations[1:] or durations)[-2 * MIN_WARM_UP_ROWS :] for durations in self._warm_up]
+        typical = [median(durations) for durations in latest if durations]
         return self._block * sum(typical) / len(typical) if typical else float(self._block_ns)
 
     def _count(self, now_ns: int) -> None:

@@ -22,7 +22,9 @@ Fields = tuple[tuple[str, str], ...]
 
 FORMAT = 1  # of the rows; raised when old readers would misread them
 
-WARM_UP = 1  # flag: taken before the meter called the stream steady
+# Flags of a row.
+WARM_UP = 1  # taken before the meter called the stream steady
+CLOCK_JUMPED = 2  # at some time since the rows before were written, the clock parted from the wall clock
 
 # A row is a step, or a block of short steps; `kind` indexes the header's kinds ("step", or "forward", "read", ...).
 STEP_FIELDS: Fields = (

@@ -63,7 +63,14 @@ class TestThrottled:
         assert soak(rows_at_rates((40, 300), (60, 100), (2, 300), (18, 100)), None).throttled
 
     def test_too_short_to_have_heated_anything(self):
-        assert not soak(rows_at_rates((5, 300), (10, 100)), None).throttled
+        assert not soak(rows_at_rates((3, 300), (5, 100)), None).throttled
+
+    def test_a_clear_fall_is_recognised_sooner(self):
+        assert soak(rows_at_rates((5, 300), (7, 150)), None).throttled
+
+    def test_a_smaller_one_takes_longer(self):
+        assert not soak(rows_at_rates((5, 300), (7, 210)), None).throttled
+        assert soak(rows_at_rates((10, 300), (14, 210)), None).throttled
 
     def test_waiting_for_a_core_explains_it(self):
         rows = rows_at_rates((20, 300), (100, 150))
@@ -79,9 +86,15 @@ class TestThrottled:
         telemetry = telemetry_rows(rows, run_queue_wait_share=0.5, worker_cpu_share=1.97, cpu0=0.99, cpu1=0.99)
         assert soak(rows, telemetry).throttled
 
-    def test_steal_explains_it(self):
+    @pytest.mark.parametrize("channel", ["steal_share", "worker_stopped_share", "psi_memory_some"])
+    def test_waiting_of_another_kind_explains_it(self, channel):
         rows = rows_at_rates((20, 300), (100, 150))
-        assert not soak(rows, telemetry_rows(rows, steal_share=0.4)).throttled
+        assert not soak(rows, telemetry_rows(rows, **{channel: 0.4})).throttled
+
+    def test_waiting_for_the_quota_to_be_renewed_is_throttling(self):
+        rows = rows_at_rates((20, 300), (100, 150))
+        telemetry = telemetry_rows(rows, run_queue_wait_share=0.5, throttled_share=0.48)
+        assert soak(rows, telemetry).throttled
 
 
 class TestReadings:

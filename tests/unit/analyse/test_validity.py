@@ -2,17 +2,20 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from scripted_rows import BEGIN_NS, NS, estimate, noisy, step_rows, telemetry_rows
 
 from rigdyno.analyse import thresholds
+from rigdyno.analyse.evidence import Evidence
 from rigdyno.analyse.steady import Steady, steady_window
 from rigdyno.analyse.streams import step_seconds
-from rigdyno.analyse.validity import RULES, Evidence, findings
-from rigdyno.analyse.verdict import Finding, above_limit, against_limit, merged_over_processes, validity_of
+from rigdyno.analyse.validity import RULES, findings
+from rigdyno.analyse.verdict import Finding, above_limit, against_limit, imprecise, merged_over_processes, validity_of
 from rigdyno.errors import BadValue
 from rigdyno.schema.record import Quality
+from rigdyno.schema.samples import CLOCK_JUMPED
 
 QUIET = {
     "run_queue_wait_share": 0.015,
@@ -22,11 +25,16 @@ QUIET = {
     "psi_cpu_some": 0.012,
     "steal_share": 0.005,
     "frequency_mhz": 3000.0,
+    "involuntary_switches": 30.0,
+    "psi_memory_some": 0.0,
+    "major_faults": 0.0,
+    "worker_stopped_share": 0.0,
+    "throttled_share": 0.0,
 }
 
 
-def evidence(seconds=None, *, channels=None, telemetry=True, **known):
-    rows = step_rows(noisy(1000) if seconds is None else seconds)
+def evidence(seconds=None, *, rows=None, channels=None, telemetry=True, **known):
+    rows = step_rows(noisy(1000) if seconds is None else seconds) if rows is None else rows
     if telemetry is True:
         telemetry = telemetry_rows(rows, **{**QUIET, **(channels or {})})
     steady = steady_window(step_seconds(rows))
@@ -46,6 +54,23 @@ def neighbour(waited, others):
     return {"run_queue_wait_share": waited, "worker_cpu_share": 1.98 - others}
 
 
+def between(first, last, inside=1.0):
+    """A channel that reads so much for a part of the time, and zero else."""
+    return lambda share: np.where((share > first) & (share <= last), inside, 0.0)
+
+
+def jumped(count, seconds=0.01):
+    """A thousand steps; in the time of so many the clocks parted."""
+    rows = step_rows(noisy(1000, seconds))
+    rows["flags"][500 : 500 + count] = CLOCK_JUMPED
+    return rows
+
+
+def hanging_together():
+    """Thirty steps on three plateaus, without a trend."""
+    return np.repeat([0.101, 0.099, 0.101], 10) * noisy(30, 1.0, spread=0.001)
+
+
 def telemetry_until(seconds):
     rows = step_rows(noisy(1000))
     whole = telemetry_rows(rows, **QUIET)
@@ -63,17 +88,30 @@ SPOKEN = [
     ("too_few_steps", "SUSPECT", evidence(noisy(9))),
     ("too_few_steps", "SUSPECT", evidence([0.01])),
     ("too_few_steps", "INVALID", Evidence(rows=step_rows([]), steady=Steady(0, False, "no step"))),
+    ("too_few_steps", "SUSPECT", evidence(hanging_together())),
     ("never_settled", "SUSPECT", evidence(noisy(1000) * np.linspace(1.5, 1, 1000))),
     ("drifting", "SUSPECT", evidence(drift(0.06))),
     ("drifting", "SUSPECT", evidence(drift(-0.06))),
     ("throttled", "INVALID", evidence(THROTTLED)),
     ("throttled", "INVALID", evidence(THROTTLED, telemetry=None)),
+    ("throttled", "INVALID", evidence(THROTTLED, channels={"run_queue_wait_share": 0.8, "throttled_share": 0.78})),
+    ("throttled", "SUSPECT", evidence(channels={"run_queue_wait_share": 0.5, "throttled_share": 0.49})),
     ("other_tenants", "SUSPECT", evidence(channels=neighbour(0.1, 0.1))),
     ("other_tenants", "INVALID", evidence(channels=neighbour(0.7, 0.7))),
     ("other_tenants", "SUSPECT", evidence(channels={"steal_share": 0.06})),
     ("other_tenants", "INVALID", evidence(channels={"steal_share": 0.3})),
     ("other_tenants", "SUSPECT", evidence(channels=without_run_queue(psi_cpu_some=0.5))),
     ("other_tenants", "SUSPECT", evidence(channels=without_run_queue(psi_cpu_some=1.0))),
+    ("other_tenants", "SUSPECT", evidence(channels=without_run_queue(involuntary_switches=200.0))),
+    ("memory_pressure", "SUSPECT", evidence(channels={"psi_memory_some": 0.05})),
+    ("memory_pressure", "SUSPECT", evidence(channels={"psi_memory_some": 0.5})),  # others' memory, perhaps
+    ("memory_pressure", "SUSPECT", evidence(channels={"psi_memory_some": 0.05, "major_faults": 40.0})),
+    ("memory_pressure", "INVALID", evidence(channels={"psi_memory_some": 0.5, "major_faults": 40.0})),
+    ("memory_pressure", "SUSPECT", evidence(channels={"psi_memory_some": math.nan, "major_faults": 400.0})),
+    ("stopped", "SUSPECT", evidence(channels={"worker_stopped_share": between(0.5, 0.53)})),
+    ("stopped", "INVALID", evidence(channels={"worker_stopped_share": between(0.5, 0.7)})),
+    ("clock_jumped", "SUSPECT", evidence(rows=jumped(50))),
+    ("clock_jumped", "INVALID", evidence(rows=jumped(400))),
     ("clock_changes", "SUSPECT", evidence(channels={"frequency_mhz": lambda share: np.where(share < 0.5, 3000, 2400)})),
     ("dead_sampler", "SUSPECT", evidence(telemetry=telemetry_until(6))),
     ("dead_sampler", "SUSPECT", evidence(telemetry=telemetry_until(0))),
@@ -96,6 +134,13 @@ SILENT = [
     # Others were busy, but not in our way.
     evidence(channels={"worker_cpu_share": 0.99}),
     evidence(channels={"frequency_mhz": lambda share: 3000 + 100 * np.sin(40 * share)}),
+    # Waiting that only the worker's own quota explains, though it is a small one.
+    evidence(channels={"run_queue_wait_share": 0.04, "throttled_share": 0.04}),
+    # Reading a mapped file for the first time: the kernel knows that memory isn't short.
+    evidence(channels={"major_faults": 400.0}),
+    # Threads that take the cores from each other: the run queue says that nobody else did.
+    evidence(channels={"involuntary_switches": 900.0}),
+    evidence(noisy(30, spread=0.1)),
     evidence(drift(0.01)),
     evidence(quality=Quality(correct=True, loss_finite=True, first_loss=2.3, last_loss=0.4)),
     evidence(sampler_exit_code=0),
@@ -106,7 +151,7 @@ SILENT = [
 def test_speaks(code, severity, known):
     found = judge(known)
     # What lost its speed halfway has never settled either.
-    expected = [code, "never_settled"] if code == "throttled" else [code]
+    expected = [code, "never_settled"] if (code, severity) == ("throttled", "INVALID") else [code]
     assert [reason.code for reason in found.reasons] == expected
     assert found.verdict == severity
     assert found.reasons[0].sentence
@@ -149,6 +194,33 @@ def test_a_hole_in_the_telemetry():
     assert [finding.code for finding in findings(evidence(telemetry=holed))] == ["dead_sampler"]
 
 
+def test_a_stop_is_given_in_seconds():
+    """Of ten seconds, 0.4 on the clock: four readings."""
+    found = judge(evidence(channels={"worker_stopped_share": between(0.5, 0.54)}))
+    assert "stopped for about 0.4 s of 10 s" in found.reasons[0].sentence
+
+
+def test_how_many_steps_a_jump_touched():
+    [found] = findings(evidence(rows=jumped(50)))
+    assert "50 of 1,000 steps" in found.sentence
+
+
+def test_a_quota_is_no_neighbour_even_while_others_are_busy():
+    busy = {"run_queue_wait_share": 0.5, "throttled_share": 0.5, "worker_cpu_share": 1.0, "cpu0": 1.0, "cpu1": 1.0}
+    assert [finding.code for finding in findings(evidence(channels=busy))] == ["throttled"]
+
+
+def test_old_runs_without_the_newer_channels_stay_readable():
+    old = {name: QUIET[name] for name in ("run_queue_wait_share", "worker_cpu_share", "cpu0", "cpu1", "steal_share")}
+    rows = step_rows(noisy(1000))
+    assert judge(evidence(telemetry=telemetry_rows(rows, **old))).verdict == "VALID"
+
+
+def test_steps_that_hang_together_say_what_they_are_worth():
+    [found] = findings(evidence(hanging_together()))
+    assert "30 rows hang together" in found.sentence
+
+
 def test_the_kind_is_named():
     found = judge(evidence(noisy(9), steps_name="memmove steps"))
     assert "memmove steps" in found.reasons[0].sentence
@@ -167,6 +239,15 @@ class TestVerdict:
 
     def test_a_figure_within_the_margin_of_the_limit(self):
         assert above_limit(estimate(108, 104, 112), estimate(100, 95, 104)) is None
+
+    def test_an_interval_that_says_nothing(self):
+        found = imprecise(estimate(100, 70, 140))
+        assert (found.code, found.severity) == ("imprecise", "SUSPECT")
+        assert "70.0 item/s to 140 item/s" in found.sentence
+        assert imprecise(estimate(100, 78, 124)) is None
+
+    def test_a_value_without_an_interval_is_not_judged_by_its_width(self):
+        assert imprecise(msgspec.structs.replace(estimate(100, 1, 1000), confidence=0.0)) is None
 
     def test_a_limit_that_is_learnt_later(self):
         before = judge(evidence(noisy(9)))

@@ -51,8 +51,8 @@ class Machine:
         status = f"Name:\tx\nvoluntary_ctxt_switches:\t99\nnonvoluntary_ctxt_switches:\t{switches}\n"
         self.write(f"proc/{pid}/task/{tid}/status", status)
 
-    def process(self, pid, faults, pages, user_ticks=0, system_ticks=0, childrens_ticks=0):
-        fields = ["S", *"12345678", "9", *(str(n) for n in range(100, 111)), str(pages), "0"]
+    def process(self, pid, faults, pages, user_ticks=0, system_ticks=0, childrens_ticks=0, state="S"):
+        fields = [state, *"12345678", "9", *(str(n) for n in range(100, 111)), str(pages), "0"]
         fields[9] = str(faults)
         fields[11:15] = str(user_ticks), str(system_ticks), str(childrens_ticks), "0"
         assert fields[21] == str(pages)
@@ -157,6 +157,25 @@ def test_faults_memory_and_switches_of_the_whole_tree(machine, clock, probe):
     assert values["involuntary_switches"] == 3.0
 
 
+@pytest.mark.parametrize(("state", "share"), [("T", 1), ("t", 1), ("S", 0), ("R", 0)])
+def test_a_stopped_worker(machine, clock, probe, state, share):
+    """By a signal or by a debugger, be it the child alone."""
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.1)
+    machine.process(9, faults=0, pages=10, state=state)
+    assert read(probe, channels)["worker_stopped_share"] == share
+
+
+def test_the_workers_own_quota(machine, clock, probe):
+    machine.write("proc/7/cgroup", "0::/mine\n")
+    machine.write("sys/fs/cgroup/mine/cpu.max", "50000 100000\n")
+    machine.write("sys/fs/cgroup/mine/cpu.stat", "throttled_usec 0\n")
+    channels = probe.open(lambda: [7])
+    clock.sleep(0.1)
+    machine.write("sys/fs/cgroup/mine/cpu.stat", "throttled_usec 40000\n")
+    assert read(probe, channels)["throttled_share"] == pytest.approx(0.4)
+
+
 def test_new_threads_are_seen_after_a_second(machine, clock, probe):
     channels = probe.open(lambda: [7])
     machine.thread(7, 12, 0, 4 * SECOND, 0)
@@ -173,7 +192,7 @@ def test_a_worker_that_is_not_there_is_nan_and_not_zero(machine, clock, probe):
     channels = probe.open(lambda: [4711])
     clock.sleep(0.1)
     values = read(probe, channels)
-    for name in ("run_queue_wait_share", "worker_cpu_share", "major_faults", "worker_memory_bytes"):
+    for name in ("run_queue_wait_share", "worker_cpu_share", "major_faults", "worker_memory_bytes", "throttled_share"):
         assert math.isnan(values[name]), name
 
 
@@ -229,5 +248,6 @@ def test_on_this_machine():
     channels = host.open(lambda: [os.getpid()])
     values = read(host, channels)
     host.close()
+    assert values["worker_stopped_share"] == 0
     assert values["worker_memory_bytes"] > 10**6
     assert values["memory_available_bytes"] > 10**6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rigdyno.runner.measure import BUFFER_ROWS, StepMeter
-from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
+from rigdyno.schema.samples import CLOCK_JUMPED, STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
 from rigdyno.schema.spec import Budget
 from support import ManualClock
 
@@ -69,9 +69,24 @@ def test_waits_until_the_stream_is_settled_but_not_for_more_than_half_of_the_bud
 
 
 def test_a_step_longer_than_the_budget_is_still_measured_once_after_warm_up(path, clock):
-    assert run(a_meter(path, clock, Budget(seconds=1.0)), clock, 5.0) == 2
+    assert run(a_meter(path, clock, Budget(seconds=1.0)), clock, 5.0) == 3
     _, rows = read_rows(path)
-    assert list(rows["flags"]) == [WARM_UP, 0]
+    assert list(rows["flags"]) == [WARM_UP, WARM_UP, 0]
+
+
+@pytest.mark.parametrize("first", [3.0, 30.0])
+def test_a_first_step_that_compiles_for_long_says_nothing_about_the_others(path, clock, first):
+    """What is left of the budget, and at least a fifth of it, goes to the steps that come after."""
+    steps = run(a_meter(path, clock, Budget(seconds=4.0)), clock, lambda step: first if step == 0 else 0.01)
+    _, rows = read_rows(path)
+    assert (rows["flags"] & WARM_UP).sum() == 2
+    assert steps - 2 == (99 if first == 3.0 else 80)
+
+
+def test_short_steps_behind_a_long_first_one_are_still_timed_in_blocks(path, clock):
+    run(a_meter(path, clock, Budget(seconds=4.0)), clock, lambda step: 3.0 if step == 0 else 0.0001)
+    _, rows = read_rows(path)
+    assert set(rows["steps"][rows["flags"] == 0]) == {10}
 
 
 def test_max_steps_ends_it_before_the_time(path, clock):
@@ -240,3 +255,68 @@ def test_restart_leaves_out_what_happened_between_two_steps(path, clock):
     meter.close()
     _, rows = read_rows(path)
     assert np.array_equal(rows["end_ns"] - rows["start_ns"], [100_000_000, 100_000_000])
+
+
+def jumped(path):
+    _, rows = read_rows(path)
+    return (rows["flags"] & CLOCK_JUMPED) != 0
+
+
+def steps_with(clock, meter, happens, at=50, count=100):
+    for step in range(count):
+        if step == at:
+            happens()
+        clock.advance(0.1)
+        meter.step()
+    meter.close()
+
+
+def set_wall_clock(clock):
+    clock.wall_ahead_ns += 3_600_000_000_000
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [set_wall_clock, lambda clock: clock.jump(0.7), lambda clock: clock.jump(-0.7), lambda clock: clock.jump(-9999)],
+    ids=["wall clock set", "forwards", "backwards", "far backwards"],
+)
+def test_rows_over_which_the_clock_jumped_are_tagged_and_kept(path, clock, happens):
+    meter = a_meter(path, clock, None)
+    steps_with(clock, meter, lambda: happens(clock))
+    hit = np.flatnonzero(jumped(path))
+    assert len(jumped(path)) == 100
+    assert 50 in hit
+    assert len(hit) <= 6  # half a second, and no more
+    _, rows = read_rows(path)
+    assert (rows["flags"] & WARM_UP).sum() == 5
+
+
+def test_a_clock_that_jumps_back_while_warming_up_does_not_end_the_run(path, clock):
+    seen = []
+    meter = a_meter(path, clock, None, settled=lambda durations: seen.extend(durations) or len(durations) >= 20)
+    steps_with(clock, meter, lambda: clock.jump(-5), at=7)
+    assert min(seen) > 0
+    assert jumped(path).any()
+
+
+@pytest.mark.parametrize("seconds", [0.0005, -0.0005])
+def test_what_slewing_and_scheduling_do_is_no_jump(path, clock, seconds):
+    meter = a_meter(path, clock, None)
+    steps_with(clock, meter, lambda: clock.jump(seconds))
+    assert not jumped(path).any()
+
+
+def test_being_put_aside_between_reading_the_two_clocks_is_no_jump(path, clock):
+    """The clock that is read later is then ahead by as much."""
+    meter = a_meter(path, clock, None)
+    wall_ns, look = clock.wall_ns, meter._watch
+
+    def late():
+        clock.advance(0.3)
+        return wall_ns()
+
+    def once():
+        look._wall_ns = late
+
+    steps_with(clock, meter, once)
+    assert not jumped(path).any()

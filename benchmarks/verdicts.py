@@ -1,0 +1,184 @@
+"""Does the validity verdict name what went wrong, and does it leave quiet runs alone?
+
+Faults are injected for real into real runs of a small step (_faults.py), in turns with runs that nobody disturbs. A
+fault counts as found if its own reason is among those given; at least 95 % must be. At most 2 % of quiet runs may be
+INVALID. Other people's load is no fault of ours: a run counts as quiet if no fault was injected and the detectors of
+other tenants, run-queue wait and steal, stay below what makes a run SUSPECT. How the others fared is printed too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from _bars import Bar, finish
+from _faults import FAULTS, Fault, Inject, write_step
+
+from rigdyno import api
+from rigdyno.analyse import thresholds
+from rigdyno.analyse.telemetry import STEAL, mean_reading, pushed_aside_share, span_of
+from rigdyno.contracts import Progress
+from rigdyno.errors import DamagedRun
+from rigdyno.plan.load import Request
+from rigdyno.report.progress import Silent
+from rigdyno.schema.record import RunHead
+from rigdyno.schema.samples import read_rows
+from rigdyno.store.folder import StoredCell
+from rigdyno.units import NS_PER_S
+
+NONE = Fault("none", "", seconds=3.0)
+INJECTED_AT = 0.4  # of the stream
+
+
+@dataclass(frozen=True)
+class Judged:
+    fault: str
+    right: bool  # whether the reason that belongs to the fault was given
+    quiet: bool
+    status: str
+    codes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ShareBar(Bar):
+    """The observed share must keep the bar; its interval says how much so few runs can tell."""
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.bar if self.at == "most" else self.value >= self.bar
+
+
+class Injector(Silent):
+    """Injects the fault once the stream has come far enough."""
+
+    def __init__(self, inject: Inject | None, after_seconds: float) -> None:
+        self._inject, self._after_ns = inject, after_seconds * NS_PER_S
+
+    def planned(self, plan: object, folder: Path) -> None:
+        self._folder = folder
+
+    def progress(self, progress: Progress) -> None:
+        cell = self._folder / "cells" / progress.cell.name
+        if self._inject is not None and _stream_ns(cell) >= self._after_ns:
+            self._inject(cell)
+            self._inject = None
+
+
+def _stream_ns(cell: Path) -> int:
+    try:
+        _, rows = read_rows(cell / "steps.0.rows")
+    except DamagedRun:  # not there yet
+        return 0
+    return int(rows["end_ns"][-1] - rows["start_ns"][0]) if len(rows) else 0
+
+
+def judged(fault: Fault, step: Path) -> Judged:
+    with contextmanager(fault.setting or _nothing)() as inject:
+        head = _head(f"{step}:{fault.function}", fault.seconds)
+        folder = api.start(head, step.parent / "runs")
+        run = api.carry_out(folder, head, Injector(inject, INJECTED_AT * fault.seconds))
+    [measurement] = run.measurements
+    codes = tuple(reason.code for reason in measurement.validity.reasons) if measurement.validity else ()
+    return Judged(fault.name, fault.code in codes, _is_quiet(run.cells[0]), measurement.status, codes)
+
+
+@cache
+def _head(target: str, seconds: float) -> RunHead:
+    return api.prepare(Request(target=target, soak_seconds=seconds, device="cpu"))
+
+
+def _nothing() -> Iterator[Inject | None]:
+    yield None
+
+
+def _is_quiet(cell: StoredCell) -> bool:
+    """By the detectors of other tenants alone, over the whole stream."""
+    found, steps = cell.telemetry(), cell.steps()
+    if found is None or not steps or not len(steps[0][1]):
+        return False
+    span = span_of(steps[0][1])
+    aside, steal = pushed_aside_share(found[1], span), mean_reading(found[1], STEAL, span)
+    return (aside or 0.0) < thresholds.PUSHED_ASIDE_SUSPECT and (steal or 0.0) < thresholds.STEAL_SUSPECT
+
+
+def matrix(results: list[Judged]) -> str:
+    """How many runs of each fault were given each reason."""
+    reasons = sorted({code for result in results for code in result.codes})
+    lines = [f"{'fault':<34} {'runs':>4} {'right':>5}  VALID/SUSPECT/INVALID/FAILED  reasons"]
+    for name in dict.fromkeys(result.fault for result in results):
+        runs = [result for result in results if result.fault == name]
+        statuses = Counter(result.status for result in runs)
+        verdicts = "/".join(str(statuses[status]) for status in ("VALID", "SUSPECT", "INVALID", "FAILED"))
+        given = Counter(code for result in runs for code in result.codes)
+        named = ", ".join(f"{code} {given[code]}" for code in reasons if given[code])
+        right = str(sum(result.right for result in runs)) if name != NONE.name else "-"
+        lines.append(f"{name:<34} {len(runs):>4} {right:>5}  {verdicts:<29}  {named}")
+    return "\n".join(lines)
+
+
+def share_bar(name: str, hits: int, runs: int, bar: float, at: str) -> Bar:
+    """With Clopper and Pearson's interval."""
+    from scipy.stats import binomtest
+
+    if runs == 0:  # nothing shown is nothing held
+        return ShareBar(name, float(at == "most"), 0.0, 1.0, "no run", bar, at)
+    interval = binomtest(hits, runs).proportion_ci(method="exact")
+    return ShareBar(name, hits / runs, float(interval.low), float(interval.high), f"{hits} of {runs} runs", bar, at)
+
+
+def bars(results: list[Judged]) -> list[Bar]:
+    injected = [result for result in results if result.fault != NONE.name]
+    undisturbed = [result for result in results if result.fault == NONE.name]
+    quiet = [result for result in undisturbed if result.quiet]
+    loud_invalid = sum(result.status == "INVALID" for result in undisturbed if not result.quiet)
+    aside, steal = f"{thresholds.PUSHED_ASIDE_SUSPECT:.0%} of a core", f"{thresholds.STEAL_SUSPECT:.0%}"
+    print(
+        f"\n{len(undisturbed)} runs without a fault, {len(quiet)} of them quiet: others kept less than {aside} "
+        f"from them, and steal was below {steal}. Of the other {len(undisturbed) - len(quiet)}, "
+        f"{loud_invalid} are INVALID.\n"
+    )
+    return [
+        share_bar("faults marked with the right reason", sum(r.right for r in injected), len(injected), 0.95, "least"),
+        share_bar("quiet runs called INVALID", sum(r.status == "INVALID" for r in quiet), len(quiet), 0.02, "most"),
+    ]
+
+
+def carried_out(faults: list[Fault], step: Path) -> Iterator[Judged]:
+    """A fault that can't be injected here is left out, and said."""
+    for fault in faults:
+        try:
+            result = judged(fault, step)
+        except OSError as error:
+            print(f"{fault.name}: can't be injected here: {error}", flush=True)
+            continue
+        print(f"{fault.name:<34} {result.status:<8} {', '.join(result.codes)}", flush=True)
+        yield result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="every fault once, and shorter")
+    quick = parser.parse_args().quick
+    rounds, quiet_each = (1, 2) if quick else (4, 8)
+    faults = [replace(fault, seconds=fault.seconds * 2 / 3) if quick else fault for fault in FAULTS]
+    results: list[Judged] = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        os.environ["PYTHONPATH"] = folder
+        step = write_step(Path(folder))
+        for _ in range(rounds):
+            results += carried_out([*faults, *[NONE] * quiet_each], step)
+        os.chdir("/")
+    print(f"\n{matrix(results)}")
+    finish(bars(results))
+
+
+if __name__ == "__main__":
+    main()

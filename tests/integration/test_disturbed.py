@@ -1,0 +1,67 @@
+"""Faults injected into real runs: the verdict names them. Others' load may add reasons, so no run must be VALID."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import rigdyno as package
+from driving import cell_folders, ended, only_run, pid_of, rigdyno, started, steps_began, until
+from rigdyno.schema.samples import WARM_UP, read_rows
+
+STEP = "import time\n\n\ndef step():\n    time.sleep(0.002)\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text(STEP)
+    return tmp_path
+
+
+def readings(cell, channel):
+    _, rows = read_rows(cell / "telemetry.rows")
+    return list(rows[channel])
+
+
+def measured(cell):
+    _, rows = read_rows(cell / "steps.0.rows")
+    return int((rows["flags"] & WARM_UP == 0).sum())
+
+
+def reasons(folder):
+    [measurement] = package.load(only_run(folder).path).measurements
+    return {reason.code: reason.sentence for reason in measurement.validity.reasons}
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process is read from /proc")
+def test_a_worker_that_is_stopped_and_continued(folder):
+    process = started("run", "train.py:step", "--budget", "6s", cwd=folder)
+    until(lambda: steps_began(folder / "runs"), "the worker was stepping")
+    (cell,) = cell_folders(folder / "runs")
+    until(lambda: measured(cell) >= 200, "its warm-up was over")
+    worker = pid_of(cell, "worker.0")
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        until(lambda: readings(cell, "worker_stopped_share").count(1.0) >= 5, "the sampler had seen it")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    code, _, err = ended(process)
+    assert code == 0, err
+    assert "the worker was stopped for about" in reasons(folder)["stopped"]
+    assert " stopped" in rigdyno("show", cwd=folder).stdout
+
+
+def test_a_clock_that_jumps(folder):
+    """Of the worker alone, by a module that Python loads at its start: every 200 steps by an hour."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'rigdyno.runner.worker' in sys.orig_argv:\n"
+        "    import time\n"
+        "    real, time.calls = time.time_ns, 0\n"
+        "    time.time_ns = lambda: real() + time.calls // 200 * 3600 * 10**9\n"
+    )
+    (folder / "train.py").write_text(STEP + "    time.calls += 1\n")
+    answer = rigdyno("run", "train.py:step", "--budget", "5s", cwd=folder, PYTHONPATH=str(folder))
+    assert answer.returncode == 0, answer.stderr
+    assert "doesn't agree with the wall clock" in reasons(folder)["clock_jumped"]
