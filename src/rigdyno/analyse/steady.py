@@ -19,12 +19,16 @@ Floats = NDArray[np.float64]
 # Medians of 40 segments in a row, or up to three times as many where they don't divide evenly: a hiccup of one step
 # doesn't move them, and a cut is right to 2.5 % of the run.
 SEGMENTS = 40
+# Levels that take turns last longer: in noisy streams only medians over more steps tell them apart.
+LONG_SEGMENTS = 10
 # Fewer steps than this can't show that they are alike.
 MIN_STEPS = 5
 # Warm-up may be half of a stream at most: the other half must be there to say what steady is.
 MAX_WARM_UP_SHARE = 0.5
 # A segment within 3 % of the later level is at that level: processes of the same code differ by up to 1.5 % anyway.
 LEVEL_TOLERANCE = 0.03
+# A shorter or longer early part whose median is within 5 % of the rest's is left in: machines wander by that much.
+SHIFT_TOLERANCE = 0.05
 # A single step within 10 % is in place, whatever the noise: a compilation or a first allocation costs far more.
 STEP_TOLERANCE = 0.10
 # How many standard deviations of the noise itself are no difference. Dozens of segments are looked at, so 3 is too few.
@@ -35,6 +39,8 @@ EARLY_STEPS = 5
 CHANGED_LEVEL = 0.10
 # One in seven segments may be off: a neighbour's burst of that length doesn't move the median of the stream.
 MAX_CHANGED_SHARE = 0.15
+# Who lies closest together: just below half, so that one of two levels that take turns is found as a whole.
+CROWD_SHARE = 0.4
 # A trend that moves the step time by a tenth from begin to end is one that hasn't ended.
 TREND_CHANGE = 0.10
 # Mann-Kendall's z of a trend; random order reaches 3 once in 370 streams.
@@ -60,6 +66,7 @@ def steady_window(durations: ArrayLike) -> Steady:
     if len(steps) < MIN_STEPS:
         return Steady(0, False, f"{len(steps)} steps are too few to tell; it takes {MIN_STEPS}")
     start = max(_level_cut(steps), _early_cut(steps))
+    start += _shift_cut(steps[start:])
     if start > MAX_WARM_UP_SHARE * len(steps):
         half = len(steps) // 2
         return Steady(half, False, "the level still changed in the second half of the stream")
@@ -94,9 +101,9 @@ def checked_durations(durations: ArrayLike) -> Floats:
     return steps
 
 
-def segment_medians(steps: Floats) -> Floats:
+def segment_medians(steps: Floats, segments: int = SEGMENTS) -> Floats:
     """Of equal segments in a row; steps that fill no whole segment go to the first one, which is warm-up's anyway."""
-    size = _segment_size(len(steps))
+    size = _segment_size(len(steps), segments)
     rest = len(steps) % size
     whole = np.median(steps[rest:].reshape(-1, size), axis=1)
     if rest:
@@ -104,9 +111,9 @@ def segment_medians(steps: Floats) -> Floats:
     return whole
 
 
-def _segment_size(count: int) -> int:
+def _segment_size(count: int, segments: int = SEGMENTS) -> int:
     """Odd: the median of two is their mean, which a hiccup does move."""
-    size = max(1, count // SEGMENTS)
+    size = max(1, count // segments)
     return size if size % 2 else size - 1
 
 
@@ -130,6 +137,48 @@ def _early_cut(steps: Floats) -> int:
     return max(_first_two(in_place), int(slow_early[-1]) + 1 if len(slow_early) else 0)
 
 
+def _shift_cut(steps: Floats) -> int:
+    """Behind an early level that is too close to the later one to be told step by step, but not all in all."""
+    if len(steps) < 2 * MIN_STEPS:
+        return 0
+    clipped = _without_outliers(steps)
+    cut, gain = _best_split(clipped)
+    half = len(steps) // 2
+    certain = math.sqrt(gain) > NOISE_WIDTH * _lasting_noise(clipped[half:])
+    if cut > half or not certain or gain <= _gain_of_line(clipped):  # late, or chance, or a trend: no warm-up
+        return 0
+    before, after = float(np.median(steps[:cut])), float(np.median(steps[cut:]))
+    return cut if abs(before - after) > SHIFT_TOLERANCE * after else 0
+
+
+def _without_outliers(steps: Floats) -> Floats:
+    middle, width = np.median(steps), 3 * _deviation(steps)
+    return np.clip(steps, middle - width, middle + width)
+
+
+def _best_split(values: Floats) -> tuple[int, float]:
+    """Where two levels explain most of the values' squares, and how much: divided by the variance of their noise, that
+    is the square of the difference in standard deviations."""
+    count = len(values)
+    before = np.arange(1, count)
+    gains = np.cumsum(values - values.mean())[:-1] ** 2 * (count / (before * (count - before)))
+    best = int(np.argmax(gains))
+    return best + 1, float(gains[best])
+
+
+def _gain_of_line(values: Floats) -> float:
+    """How much of the squares a straight line explains: more than two levels do, if it is a trend."""
+    place = np.arange(len(values)) - (len(values) - 1) / 2
+    return float(place @ values) ** 2 / float(place @ place)
+
+
+def _lasting_noise(values: Floats) -> float:
+    """The standard deviation of one value, as means of several show it: correlated noise averages out more slowly."""
+    sizes = (1, max(1, len(values) // SEGMENTS), max(1, len(values) // 10))
+    means = [values[len(values) % size :].reshape(-1, size).mean(axis=1) for size in sizes]
+    return max(float(mean.std()) * math.sqrt(size) for size, mean in zip(sizes, means, strict=True))
+
+
 def _first_two(good: NDArray[np.bool_]) -> int:
     """Index of the first of two that are good in a row."""
     pairs = np.flatnonzero(good[:-1] & good[1:])
@@ -141,11 +190,23 @@ def _unrest(steps: Floats) -> str | None:
     change, certain = trend(steps)
     if certain and abs(change) > TREND_CHANGE:
         return f"step times {'rise' if change > 0 else 'fall'} all the way, by {100 * abs(change):.0f} %"
-    medians = segment_medians(steps)
-    level = float(np.median(medians))
-    noise = _median_noise(steps, _segment_size(len(steps)))
-    changed = _in_company(np.abs(medians - level) > max(CHANGED_LEVEL * level, NOISE_WIDTH * noise)).mean()
+    changed = max(_changed_share(steps, SEGMENTS), _changed_share(steps, LONG_SEGMENTS))
     return f"{100 * changed:.0f} % of the steps were at another level" if changed > MAX_CHANGED_SHARE else None
+
+
+def _changed_share(steps: Floats, segments: int) -> float:
+    medians = segment_medians(steps, segments)
+    level, noise = _main_level(medians), _median_noise(steps, _segment_size(len(steps), segments))
+    changed = np.abs(medians - level) > max(CHANGED_LEVEL * level, NOISE_WIDTH * noise)
+    return float(_in_company(changed).mean())
+
+
+def _main_level(medians: Floats) -> float:
+    """Around which they lie closest together; the median of two levels that share a stream lies between them."""
+    ordered = np.sort(medians)
+    crowd = math.ceil(CROWD_SHARE * len(ordered))
+    first = int(np.argmin(ordered[crowd - 1 :] - ordered[: len(ordered) - crowd + 1]))
+    return float(np.median(ordered[first : first + crowd]))
 
 
 def _in_company(changed: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -171,4 +232,4 @@ def _cut_sentence(steps: Floats, start: int) -> str:
     if start == 0:
         return "steady from the first step"
     slower = float(np.median(steps[:start])) >= float(np.median(steps[start:]))
-    return f"the first {start} steps were {'slower' if slower else 'faster'} than the rest"
+    return f"the beginning was {'slower' if slower else 'faster'} than the rest"

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from rigdyno.report.format_entry import prefixed
 from rigdyno.schema.view import Plot
-from rigdyno.units import show_number, show_seconds
+from rigdyno.units import show_number, show_scaled, show_seconds
 
 HEIGHT = 7
-DOT, MARK = "•", "│"
+DOT, EARLY_DOT, MARK = "•", "◦", "│"
+LABEL_WIDTH = 9
+LEFT = " " * (LABEL_WIDTH + 1)
 
 
-def plot_lines(plot: Plot, width: int) -> list[str]:
-    """Dots over time, the axis from zero: a drop looks as large as it is."""
-    columns = max(10, min(72, width - 12))
+def plot_columns(width: int) -> int:
+    """How many values fit side by side on a page of that width."""
+    return max(10, min(72, width - len(LEFT) - 2))
+
+
+def plot_lines(plot: Plot, width: int, height: int = HEIGHT) -> list[str]:
+    """Dots over time, hollow ones before the mark; the axis begins at zero: a drop looks as large as it is."""
+    columns = plot_columns(width)
     top = max(plot.values, default=0.0) or 1.0
-    levels = _levels(plot, columns)
+    heights = [None if level is None else round(level / top * height) for level in _levels(plot, columns)]
     marked = _column(plot, plot.mark_seconds, columns) if plot.mark_seconds is not None and plot.seconds else None
     _, prefix, factor = prefixed(top, plot.unit)
     lines = [f"{plot.title} ({prefix}{plot.unit})"]
-    for row in range(HEIGHT, -1, -1):
-        label = show_number(top * factor * row / HEIGHT) if row in (0, HEIGHT) else ""
-        lines.append(f"{label:>9} {_line(levels, row, top, marked, columns)}".rstrip())
-    return [*lines, _axis(plot, columns)]
+    for row in range(height, -1, -1):
+        label = _label(top * factor * row / height) if row in (0, height) else ""
+        lines.append(f"{label:>{LABEL_WIDTH}} {_line(heights, row, marked)}".rstrip())
+    return [*lines, *_axis(plot, columns), *_key(plot, width)]
+
+
+def _label(value: float) -> str:
+    text = show_number(value)
+    return text if len(text) <= LABEL_WIDTH else show_scaled(value, "")
 
 
 def _levels(plot: Plot, columns: int) -> list[float | None]:
@@ -35,19 +48,31 @@ def _levels(plot: Plot, columns: int) -> list[float | None]:
 
 
 def _column(plot: Plot, second: float, columns: int) -> int:
-    first, last = plot.seconds[0], plot.seconds[-1]
-    share = (second - first) / (last - first) if last > first else 0.0
-    return max(0, min(columns - 1, int(share * columns)))
+    """Time begins with the first column, and the last value stands in the middle of the last."""
+    share = second / plot.seconds[-1] if plot.seconds[-1] > 0 else 0.0
+    return max(0, min(columns - 1, int(share * (columns - 0.5))))
 
 
-def _line(levels: Sequence[float | None], row: int, top: float, marked: int | None, columns: int) -> str:
-    dots = [DOT if level is not None and round(level / top * HEIGHT) == row else " " for level in levels]
-    if marked is not None and dots[marked] == " ":
-        dots[marked] = MARK
-    return "".join(dots[:columns])
+def _line(heights: Sequence[int | None], row: int, marked: int | None) -> str:
+    signs = [
+        " " if height != row else EARLY_DOT if marked is not None and column < marked else DOT
+        for column, height in enumerate(heights)
+    ]
+    if marked is not None and signs[marked] == " ":
+        signs[marked] = MARK
+    return "".join(signs)
 
 
-def _axis(plot: Plot, columns: int) -> str:
-    left, right = "0 s", show_seconds(plot.seconds[-1] - plot.seconds[0]) if plot.seconds else ""
-    mark = f"{MARK} {plot.mark_title}" if plot.mark_seconds is not None else ""
-    return f"{'':>10}{left}{mark:^{max(0, columns - len(left) - len(right))}}{right}"
+def _axis(plot: Plot, columns: int) -> list[str]:
+    if not plot.seconds:
+        return []
+    right = show_seconds(plot.seconds[-1])
+    return [f"{LEFT}0 s{right:>{columns - len('0 s')}}"]
+
+
+def _key(plot: Plot, width: int) -> list[str]:
+    """What the mark means, or what there is to say without one."""
+    sign = f"{MARK} " if plot.mark_seconds is not None else ""
+    return textwrap.wrap(
+        f"{sign}{plot.mark_title}", width, initial_indent=LEFT, subsequent_indent=LEFT + " " * len(sign)
+    )

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rigdyno.analyse.measure import steady_of
-from rigdyno.analyse.slices import rate_over_time
-from rigdyno.analyse.streams import streams
+from rigdyno.analyse.streams import check_rows, check_telemetry
+from rigdyno.analyse.tags import tag_counts
 from rigdyno.errors import RigdynoError
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.report.formats import terminal
+from rigdyno.report.over_time import steps_over_time
 from rigdyno.report.page import Page
-from rigdyno.report.plot import plot_lines
 from rigdyno.report.progress import ending
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.system import Environment, System
-from rigdyno.schema.view import Plot, View
+from rigdyno.schema.view import View
 from rigdyno.store.folder import StoredCell
-from rigdyno.units import rate_unit, seconds_of_ns, show_bytes
+from rigdyno.units import show_bytes
 
 
 def run_text(head: RunHead, cells: Sequence[StoredCell], view: View, page: Page) -> str:
@@ -83,29 +83,27 @@ def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
         ("notes", "; ".join(record.facts.notes)),
         ("peak memory", show_bytes(record.peak_memory_bytes) if record.peak_memory_bytes is not None else ""),
         ("exit codes", ", ".join(str(code) for code in record.exit_codes)),
+        ("tagged", _tagged(cell)),
         ("files", str(cell.folder)),
     ]
     for name, value in facts:
         if value:
             yield from _fact(name, value, page)
-    yield from _plot_lines(cell, page)
+    if record.pair is None:  # the rate of a duel's arm means nothing by itself
+        yield from steps_over_time(cell, page)
 
 
-def _plot_lines(cell: StoredCell, page: Page) -> Iterator[str]:
-    """The first kind of the first rank's steps over time, with the cut of the warm-up."""
+def _tagged(cell: StoredCell) -> str:
+    """What the steps of all ranks fell into; nothing where they can't be read, which the plot says."""
+    found: Counter[str] = Counter()
     try:
-        header, rows = cell.steps()[0]
-        name, stream = next(iter(streams(header, rows).items()))
-    except (RigdynoError, IndexError, StopIteration):
-        return
-    steady = steady_of(stream)
-    began_ns = int(stream["start_ns"][0])
-    seconds, rates = rate_over_time(stream)
-    cut = seconds_of_ns(int(stream["start_ns"][min(steady.start, len(stream) - 1)]) - began_ns)
-    title = "rate over time" + (f", {name}" if name != "step" else "")
-    mark = "steady from here" if steady.settled else "never settled"
-    plot = Plot(
-        title=title, unit=rate_unit(cell.record.facts.unit), seconds=tuple(seconds), values=tuple(rates),
-        mark_seconds=cut, mark_title=mark,
-    )  # fmt: skip
-    yield from plot_lines(plot, page.width)
+        telemetry, ranks = cell.telemetry(), cell.steps()
+        if telemetry is not None:
+            check_telemetry(telemetry[1])
+        for header, rows in ranks:
+            check_rows(header, rows)
+            found.update(tag_counts(rows, None if telemetry is None else telemetry[1]))
+    except RigdynoError:
+        return ""
+    whole = sum(int(rows["steps"].sum()) for _, rows in ranks)
+    return ", ".join(f"{count:,} {tag}" for tag, count in found.items()) + f", of {whole:,} steps" if found else ""

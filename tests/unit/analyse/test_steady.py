@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from scipy import stats
 from scripted_rows import noisy, repeatable
 
-from rigdyno.analyse.steady import MIN_STEPS, segment_medians, settled_so_far, steady_window, trend
+from rigdyno.analyse.steady import (
+    MIN_STEPS,
+    _best_split,
+    _gain_of_line,
+    _lasting_noise,
+    segment_medians,
+    settled_so_far,
+    steady_window,
+    trend,
+)
 from rigdyno.errors import DamagedRun
 
 lengths = st.sampled_from([40, 100, 333, 1000])
@@ -75,6 +84,20 @@ class TestWarmUp:
         assert found.settled
         assert changed <= found.start <= changed + max(3, n / 20)
 
+    @pytest.mark.parametrize("factor", [0.85, 1.2])
+    @pytest.mark.parametrize("n", [40, 100, 333])
+    def test_an_early_level_within_the_noise_of_single_steps_is_cut_all_the_same(self, n, factor):
+        level = np.where(np.arange(n) < 0.3 * n, factor, 1.0)
+        found = [steady_window(noisy(n, spread=0.05, seed=seed) * level) for seed in range(100)]
+        left_in = np.array([abs(level[each.start :].mean() - 1) for each in found])
+        assert np.mean(left_in <= 0.01) >= 0.95
+        assert np.mean([each.settled for each in found]) >= 0.95
+
+    def test_an_early_level_next_to_the_later_one_stays_in(self):
+        durations = noisy(1000, spread=0.002)
+        durations[:300] *= 1.025
+        assert steady_window(durations) == (0, True, "steady from the first step")
+
     def test_a_start_that_is_faster_is_said_to_be(self):
         durations = noisy(400)
         durations[:80] *= 0.6
@@ -103,6 +126,20 @@ class TestNeverSettled:
         level = np.where((np.arange(n) * blocks // n) % 2, 1.5, 1.0)
         found = steady_window(noisy(n, seed=seed) * level)
         assert not found.settled
+
+    @repeatable
+    @given(st.sampled_from([40, 100, 1000]), seeds, st.sampled_from([0.83, 1.2]))
+    def test_two_levels_for_half_of_the_time_each(self, n, seed, factor):
+        """The median lies between them, and no step is a tenth away from it."""
+        level = np.where((np.arange(n) * 4 // n) % 2, factor, 1.0)
+        assert not steady_window(noisy(n, seed=seed, spread=0.01) * level).settled
+
+    @repeatable
+    @given(lengths, seeds)
+    def test_a_trend_is_not_taken_for_a_change_halfway(self, n, seed):
+        found = steady_window(noisy(n, seed=seed, spread=0.01) * np.linspace(1, 1.25, n))
+        assert not found.settled
+        assert "rise all the way" in found.reason
 
     @pytest.mark.parametrize("share", [0.6, 0.7, 0.8])
     def test_a_late_change_of_level(self, share):
@@ -154,6 +191,31 @@ class TestParts:
         assert len(found) == 42
         assert list(found[:3]) == [3, 7, 10]
         assert found[-1] == 127
+
+    @repeatable
+    @given(st.lists(st.floats(1, 100), min_size=2, max_size=40))
+    def test_the_best_split_by_brute_force(self, values):
+        array = np.array(values)
+        gains = [
+            ((array - array.mean()) ** 2).sum()
+            - sum(((part - part.mean()) ** 2).sum() for part in (array[:cut], array[cut:]))
+            for cut in range(1, len(values))
+        ]
+        cut, gain = _best_split(array)
+        assert gain == pytest.approx(max(gains), abs=1e-6)
+        assert gains[cut - 1] == pytest.approx(max(gains), abs=1e-6)
+
+    @repeatable
+    @given(st.lists(st.floats(1, 100), min_size=3, max_size=40))
+    def test_a_line_explains_what_least_squares_do(self, values):
+        fit = np.polynomial.Polynomial.fit(np.arange(len(values)), values, 1)(np.arange(len(values)))
+        assert _gain_of_line(np.array(values)) == pytest.approx(((fit - np.mean(values)) ** 2).sum(), abs=1e-6)
+
+    def test_lasting_noise_of_correlated_values_is_larger_than_their_spread(self):
+        values = np.random.default_rng(0).standard_normal(4000)
+        assert _lasting_noise(values) == pytest.approx(1, rel=0.3)
+        lasting = np.repeat(values[:200], 20)
+        assert _lasting_noise(lasting) > 3
 
     def test_trend_by_hand(self):
         change, certain = trend(np.arange(11.0, 21.0))
