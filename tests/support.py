@@ -23,9 +23,18 @@ class ManualClock:
 
     def __init__(self) -> None:
         self.at_ns = 1_000_000_000
+        self.wall_ahead_ns = 1_700_000_000 * 1_000_000_000
 
     def now_ns(self) -> int:
         return self.at_ns
+
+    def wall_ns(self) -> int:
+        return self.at_ns + self.wall_ahead_ns
+
+    def jump(self, seconds: float) -> None:
+        """By itself, while the wall clock goes on as it should."""
+        self.at_ns += round(seconds * 1e9)
+        self.wall_ahead_ns -= round(seconds * 1e9)
 
     def sleep(self, seconds: float) -> None:
         self.advance(seconds)
@@ -93,6 +102,6 @@ def a_stored_run(
     folder.write_head(a_head([cell], plan=Plan(name="test", suite=suite, label=label, cells=(cell,))))
     cell_folder = folder.fresh_cell_folder(cell)
     write_json(cell_folder / "spec.json", spec)
-    write_steps(cell_folder / "steps.0.rows", [30_000_000 + (i * 7919) % 1_000_000 for i in range(100)])
+    write_steps(cell_folder / "steps.0.rows", [30_000_000 + (i * 618_034) % 1_000_000 for i in range(100)])
     folder.write_record(a_record(spec, run=folder.name, suite=suite, label=label), cell)
     return folder.path

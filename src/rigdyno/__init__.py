@@ -14,10 +14,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rigdyno.api import Run, load, measure, run
+    from rigdyno.api import Run, duel, load, measure, run
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "load", "measure", "run"]
+__all__ = ["Run", "__version__", "duel", "load", "measure", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,36 +1,47 @@
-"""Rigdyno from Python: `rigdyno.run`, `rigdyno.load`, `rigdyno.measure`. The commands are made of the same pieces."""
+"""Rigdyno from Python: `rigdyno.run`, `rigdyno.duel`, `rigdyno.load`, `rigdyno.measure`.
+
+The commands are made of the same pieces.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from rigdyno import __version__
+from rigdyno.analyse.answers import MARGIN
+from rigdyno.analyse.duel import duel_of, is_enough
 from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
 from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
 from rigdyno.plan.build import is_own_loop
+from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
+from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel
 from rigdyno.plan.expand import expand, require_sense
 from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import look
+from rigdyno.report.duel import duel_view, noise_sentence
 from rigdyno.report.format_entry import entry_text
 from rigdyno.report.progress import Silent
 from rigdyno.report.view import view_of
 from rigdyno.rig.devices import best_device, find_accelerators
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
+from rigdyno.rig.twin import require_same_rigdyno
 from rigdyno.runner.orchestrate import Orchestrator
 from rigdyno.runner.own_loop import OwnLoop
+from rigdyno.schema.comparison import Duel
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead, RunRecord
-from rigdyno.schema.spec import Value
+from rigdyno.schema.spec import Plan, Value
+from rigdyno.schema.system import System
 from rigdyno.schema.view import View
 from rigdyno.store.folder import RunFolder, StoredCell
 from rigdyno.store.location import runs_root
@@ -59,17 +70,35 @@ class Run:
 
     @cached_property
     def measurements(self) -> list[Measurement]:
-        return figures(self.cells, self.warnings)
+        return figures([cell for cell in self.cells if cell.record.pair is None], self.warnings)
+
+    @cached_property
+    def duel(self) -> Duel | None:
+        """Of a duel, or of a suite's cheapest cell against itself."""
+        plan = self.head.plan
+        if plan.duel is None:
+            return None
+        arms = readable([cell for cell in self.cells if cell.record.pair is not None], self.warnings)
+        return duel_of(arms, plan.duel)
 
     def view(self) -> View:
+        saved_in = _utf8(str(self.path))
+        duel = self.duel
+        if duel is not None and self.head.plan.is_duel:
+            return duel_view(self.head, duel, saved_in, self._warnings())
         found = self.measurements
+        noise = noise_sentence(duel, self.head.plan.noise_missing)
+        return view_of(self.head, found, saved_in, self._warnings(), noise)
+
+    def _warnings(self) -> tuple[str, ...]:
+        """A duel that is decided leaves cells over: that is no loss."""
         unfinished = len(self.head.plan.cells) - len(self.cells)
-        late = (
-            [f"{unfinished} of {len(self.head.plan.cells)} cells are not finished; {self._resume()}"]
-            if unfinished > 0
-            else []
-        )
-        return view_of(self.head, found, _utf8(str(self.path)), [_utf8(text) for text in (*self.warnings, *late)])
+        over = self.duel is not None and self.head.plan.duel is not None and is_enough(self.duel, self.head.plan.duel)
+        if unfinished <= 0 or (self.head.plan.is_duel and over):
+            late = []
+        else:
+            late = [f"{unfinished} of {len(self.head.plan.cells)} cells are not finished; {self._resume()}"]
+        return tuple(_utf8(text) for text in (*self.warnings, *late))
 
     def _resume(self) -> str:
         if self.folder.is_running():
@@ -84,15 +113,19 @@ def _utf8(text: str) -> str:
     return os.fsencode(text).decode("utf-8", "replace")
 
 
-def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measurement]:
+def readable(cells: Sequence[StoredCell], warnings: list[str]) -> list[CellData]:
     """A file that can't be read is named in `warnings`, and the other cells still served."""
-    readable = []
+    found = []
     for cell in cells:
         try:
-            readable.append(CellData(cell.record, cell.steps(), cell.telemetry()))
+            found.append(CellData(cell.record, cell.steps(), cell.telemetry()))
         except RigdynoError as error:
             warnings.append(f"skipped: {error}")
-    return held_against_limits(measurements(readable))
+    return found
+
+
+def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measurement]:
+    return held_against_limits(measurements(readable(cells, warnings)))
 
 
 def load(path: str | Path) -> Run:
@@ -106,13 +139,24 @@ def load(path: str | Path) -> Run:
 def prepare(request: Request) -> RunHead:
     """Everything that is decided before anything is measured or written."""
     require_sense(request)
+    return _head(lambda system, device: expand(request, system, device, look(system)))
+
+
+def prepare_duel(request: DuelRequest) -> RunHead:
+    for arm in (request.a, request.b):
+        require_sense(arm)
+        if arm.python is not None:
+            require_same_rigdyno(arm.python)
+    return _head(lambda system, device: expand_duel(request, system, device, look(system)))
+
+
+def _head(plan_for: Callable[[System, str], Plan]) -> RunHead:
     found = find_accelerators()
     system = describe_system(found.accelerators)
-    plan = expand(request, system, best_device(found.accelerators), look(system))
     return RunHead(
         rigdyno_version=__version__,
         created_at=utc_now().isoformat(timespec="seconds"),
-        plan=plan,
+        plan=plan_for(system, best_device(found.accelerators)),
         system=system,
         environment=describe_environment(),
     )
@@ -168,6 +212,28 @@ def run(
         label=label,
     )
     head = prepare(request)
+    return carry_out(start(head, runs_root(None if out is None else Path(out))), head)
+
+
+def duel(
+    target: str,
+    other: str | None = None,
+    *,
+    a: Mapping[str, Value] | None = None,
+    b: Mapping[str, Value] | None = None,
+    options: Mapping[str, Value] | None = None,
+    budget: str | float = DUEL_SECONDS,
+    margin: float = MARGIN,
+    label: str | None = None,
+    out: str | Path | None = None,
+) -> Run:
+    """What `rigdyno duel TARGET [OTHER]` does; the answer is in `.duel.comparison`."""
+    arms = [
+        arm_request(Request(target=arm, options=dict(options or {})), settings or {}, name)
+        for arm, settings, name in ((target, a, "a"), (other or target, b, "b"))
+    ]
+    request = DuelRequest(a=arms[0], b=arms[1], budget_seconds=seconds_from(budget), margin=margin, label=label)
+    head = prepare_duel(request)
     return carry_out(start(head, runs_root(None if out is None else Path(out))), head)
 
 

@@ -40,6 +40,7 @@ KINDS = {
     "launcher": Kind("launchers", has=("requires", "start")),
     "command": Kind("commands", attribute="command"),
     "format": Kind("report.formats", attribute="render"),
+    "export": Kind("report.exports", attribute="document"),
 }
 
 

@@ -184,7 +184,11 @@ class Launch(Protocol):
 class Launcher(Protocol):
     requires: ClassVar[tuple[Requirement, ...]]
 
-    def start(self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int]) -> Launch: ...
+    def start(
+        self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int], turns: int | None = None
+    ) -> Launch:
+        """`turns`: the descriptor of a socket over which a duel's arm is told when it may step."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,7 @@ class Progress:
     share: float  # of the expected time, 0 to 1
     rate: float | None = None  # items/s, lately
     unit: str = ""
+    figure: str | None = None  # of a duel: how it stands, in words
 
 
 class Observer(Protocol):

@@ -11,6 +11,8 @@ RigdynoError
 ├── CatalogueError        2    a file or an entry point that doesn't keep its contract
 ├── NothingMeasured       3    every cell was skipped
 └── Interrupted         130    Ctrl-C
+
+Not an error, but its own code too: 4, a comparison that found a regression, so that 'slower' and 'broken' differ.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOTHING_MEASURED = 3
+EXIT_SLOWER = 4
 EXIT_INTERRUPTED = 130
 
 

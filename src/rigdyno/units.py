@@ -38,6 +38,18 @@ def _duration(text: str) -> float | None:
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
+def share_from(text: str) -> float:
+    """'3%' is 0.03; a bare number is a share already."""
+    stripped = text.strip()
+    try:
+        number = float(stripped.removesuffix("%"))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadValue(f"'{text}' is not a share; write 3% or 0.03")
+    return number / 100 if stripped.endswith("%") else number
+
+
 def bytes_from(text: str) -> int:
     """'8GB', '512 MiB' as bytes."""
     match = _SIZE.fullmatch(text.strip().lower())

@@ -54,6 +54,8 @@ WRONG = {
     ("show", "nowhere"): "no run folder at runs/nowhere",
     ("leaderboard", "devise"): "did you mean 'device'?",
     ("clean", "--all", "--older-than", "3d"): "choose one",
+    ("compare", "one"): "CANDIDATE",
+    ("compare", "one", "two"): "no run folder at runs/one",
 }
 
 

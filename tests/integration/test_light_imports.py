@@ -21,13 +21,14 @@ sys.exit(main(sys.argv[1:]))
     [
         ("--help",), ("--version",), ("list",), ("list", "--json"), ("leaderboard", "device"), ("report",), ("show",),
         ("run", "device", "--dry-run"), ("run", "step.py:step", "--dry-run"), ("run", "nothing"),
-        ("completion", "bash"),
+        ("completion", "bash"), ("compare", "test.20260102-030405", "test.20260102-030405-2"),
     ],
 )  # fmt: skip
 def test_nothing_heavy_is_imported(arguments, tmp_path):
     from support import a_stored_run
 
-    a_stored_run(tmp_path / "runs", suite="device")
+    for _ in range(2):
+        a_stored_run(tmp_path / "runs", suite="device")
     (tmp_path / "step.py").write_text("import torch\n\ndef step():\n    pass\n")
     answer = subprocess.run(
         [sys.executable, "-c", LOOK, *arguments],

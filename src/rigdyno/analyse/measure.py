@@ -7,12 +7,22 @@ from dataclasses import dataclass
 
 import msgspec
 
+from rigdyno.analyse.evidence import Evidence
 from rigdyno.analyse.soak import soak
 from rigdyno.analyse.statistics import across_processes, median_estimate, throughput_estimate
 from rigdyno.analyse.steady import Steady, steady_window
-from rigdyno.analyse.streams import Rows, check_telemetry, items, measured_from, row_seconds, step_seconds, streams
-from rigdyno.analyse.validity import Evidence, findings
-from rigdyno.analyse.verdict import Finding, merged, merged_over_processes, validity_of
+from rigdyno.analyse.streams import (
+    Rows,
+    TimeRanBackwards,
+    check_telemetry,
+    items,
+    measured_from,
+    row_seconds,
+    step_seconds,
+    streams,
+)
+from rigdyno.analyse.validity import findings
+from rigdyno.analyse.verdict import Finding, imprecise, merged, merged_over_processes, validity_of
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import KindFigures, Measurement, Soak
@@ -21,6 +31,8 @@ from rigdyno.schema.samples import Header
 from rigdyno.units import show_percent
 
 Samples = tuple[Header, Rows]
+
+STEPS_OF_ONE = "the steps of one process"
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,8 @@ def process_figures(cell: CellData) -> Process:
         kinds = list(dict.fromkeys(kind for rank in ranks for kind in rank))
         judged = [_kind(cell, kind, [rank[kind] for rank in ranks if kind in rank], len(kinds)) for kind in kinds]
         soaked = _soak(cell, ranks)
+    except TimeRanBackwards as error:
+        return Process({}, [Finding("INVALID", "clock_jumped", str(error))])
     except DamagedRun as error:
         return Process({}, [Finding("INVALID", "damaged_samples", f"{cell.record.cell}: {error}")])
     if not judged:
@@ -100,15 +114,17 @@ def _kind(cell: CellData, kind: str, ranks: Sequence[Rows], kinds: int) -> tuple
     kept = [rows[steady.start :] for rows, steady in zip(ranks, steadies, strict=True)]
     unit = f"{cell.record.facts.unit}/s"
     rates = [throughput_estimate(items(rows), row_seconds(rows), unit) for rows in kept]
-    medians = [median_estimate(step_seconds(rows), "s") for rows in kept]
+    medians = [median_estimate(step_seconds(rows), "s", of=STEPS_OF_ONE) for rows in kept]
     name = f"{kind} steps" if kinds > 1 else "steps"
     found = [
         finding
         for rows, steady in zip(ranks, steadies, strict=True)
         for finding in findings(_evidence(cell, rows, steady, name))
     ]
+    found += [finding for rate in rates if (finding := imprecise(rate, name)) is not None]
     # Ranks wait for each other: the step of all takes as long as that of the slowest.
-    return KindFigures(throughput=_sum(rates), step_seconds=max(medians, key=lambda each: each.value)), found
+    slowest, rate = max(medians, key=lambda each: each.value), _sum(rates)
+    return KindFigures(throughput=rate, step_seconds=slowest, process_rates=(rate.value,)), found
 
 
 def _evidence(cell: CellData, rows: Rows, steady: Steady, steps_name: str) -> Evidence:
@@ -165,6 +181,7 @@ def _repeated(figures: Sequence[KindFigures]) -> KindFigures:
     return KindFigures(
         throughput=_mean((figure.throughput for figure in figures), "processes' throughputs"),
         step_seconds=_mean((figure.step_seconds for figure in figures), "processes' medians"),
+        process_rates=tuple(figure.throughput.value for figure in figures),
     )
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rigdyno import catalogue
-from rigdyno.errors import UsageError
+from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, UsageError
 from rigdyno.report.page import page_of
+from rigdyno.schema.record import Completed, Failed
 from rigdyno.schema.view import View
 from rigdyno.store.folder import run_folders
 from rigdyno.store.location import VARIABLE, runs_root
+
+if TYPE_CHECKING:
+    from rigdyno.api import Run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,6 +34,29 @@ def root_of(out: str | None) -> Path:
 def rendered(view: View, form: str) -> str:
     text: str = catalogue.load("format", form)(view, page_of())
     return text
+
+
+def outcome_text(finished: Run, *, as_json: bool, quiet: bool) -> str:
+    """What a run or a duel prints when it is over. Quiet: the table and the verdict, or the answer."""
+    view = finished.view()
+    if as_json:
+        return rendered(view, "json")
+    if quiet:
+        import msgspec
+
+        view = msgspec.structs.replace(view, rigs=(), saved_in=(), next_commands=())
+        if not view.comparisons:
+            view = msgspec.structs.replace(view, standing=(), closing=())
+    return rendered(view, "terminal")
+
+
+def exit_code(finished: Run) -> int:
+    outcomes = [record.outcome for record in finished.records]
+    if any(isinstance(outcome, Failed) for outcome in outcomes) or (finished.duel and finished.duel.lost):
+        return EXIT_FAILED
+    if finished.head.plan.is_duel and finished.duel and finished.duel.comparison.answer == "NOT_COMPARABLE":
+        return EXIT_NOTHING_MEASURED
+    return EXIT_DONE if any(isinstance(outcome, Completed) for outcome in outcomes) else EXIT_NOTHING_MEASURED
 
 
 def newest_or(runs: tuple[str, ...], out: str | None) -> list[Path]:

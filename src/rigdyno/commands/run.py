@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from rigdyno.commands._shared import out_option, rendered, root_of
-from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, UsageError
+from rigdyno.commands._shared import exit_code, out_option, outcome_text, root_of
+from rigdyno.errors import EXIT_DONE, UsageError
 from rigdyno.plan.build import is_own_loop, workload_of
 from rigdyno.plan.load import Request, assignments, from_toml, overridden, sweeps
 from rigdyno.report.page import page_of
 from rigdyno.report.plan_text import plan_lines
 from rigdyno.report.progress import observer_for
-from rigdyno.schema.record import Completed, Failed, RunHead
+from rigdyno.schema.record import RunHead
 from rigdyno.schema.spec import RunSpec
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_from
-
-if TYPE_CHECKING:
-    from rigdyno.api import Run
 
 EXAMPLES = """\b
 Examples:
@@ -84,8 +81,8 @@ def command(
     if resume is None:
         folder = api.start(head, root_of(out))
     finished = api.carry_out(folder, head, observer_for(quiet=quiet))
-    click.echo(_rendered(finished, as_json, quiet), nl=False)
-    return _exit_code(finished)
+    click.echo(outcome_text(finished, as_json=as_json, quiet=quiet), nl=False)
+    return exit_code(finished)
 
 
 def _resumed(resume: str, target: str | None, flags: dict[str, Any]) -> tuple[RunFolder, RunHead]:
@@ -116,21 +113,3 @@ def _request(target: str | None, flags: dict[str, Any]) -> Request:
     if target is not None and target.endswith(".toml"):
         return overridden(from_toml(Path(target)), fields)
     return overridden(Request(target=target or ""), fields)
-
-
-def _rendered(finished: Run, as_json: bool, quiet: bool) -> str:
-    view = finished.view()
-    if as_json:
-        return rendered(view, "json")
-    if quiet:
-        import msgspec
-
-        view = msgspec.structs.replace(view, rigs=(), standing=(), closing=(), saved_in=(), next_commands=())
-    return rendered(view, "terminal")
-
-
-def _exit_code(finished: Run) -> int:
-    outcomes = [record.outcome for record in finished.records]
-    if any(isinstance(outcome, Failed) for outcome in outcomes):
-        return EXIT_FAILED
-    return EXIT_DONE if any(isinstance(outcome, Completed) for outcome in outcomes) else EXIT_NOTHING_MEASURED

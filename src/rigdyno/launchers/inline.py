@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rigdyno.contracts import Exit, Requirement
+from rigdyno.errors import UsageError
 from rigdyno.schema.spec import RunSpec
 
 
@@ -17,7 +18,11 @@ class Inline:
 
     requires: ClassVar[tuple[Requirement, ...]] = ()
 
-    def start(self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int]) -> InlineLaunch:
+    def start(
+        self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int], turns: int | None = None
+    ) -> InlineLaunch:
+        if turns is not None:
+            raise UsageError("a duel needs two processes; leave out --launcher inline")
         return InlineLaunch(worker(cell_folder))
 
 

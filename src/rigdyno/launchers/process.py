@@ -26,14 +26,18 @@ class Process:
 
     requires: ClassVar[tuple[Requirement, ...]] = ()
 
-    def start(self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int]) -> ProcessLaunch:
+    def start(
+        self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int], turns: int | None = None
+    ) -> ProcessLaunch:
+        more = () if turns is None else (str(turns),)
         with (cell_folder / "worker.0.log").open("wb") as log:
             process = subprocess.Popen(
-                child_command(worker.__module__, cell_folder),
+                child_command(worker.__module__, cell_folder, *more, python=spec.python),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=worker_environment(spec),
+                pass_fds=() if turns is None else (turns,),
                 start_new_session=True,  # Ctrl-C reaches rigdyno alone, which then stops its workers in order
             )
         return ProcessLaunch(process)

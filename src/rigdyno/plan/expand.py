@@ -17,6 +17,7 @@ from rigdyno.plan.budget import fitted
 from rigdyno.plan.build import is_function, option_types, workload_of
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.load import Request
+from rigdyno.plan.noise import NoisePlan, noise_plan
 from rigdyno.plan.options import varied
 from rigdyno.plan.preflight import Resources
 from rigdyno.plan.user_file import require_function
@@ -65,12 +66,33 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
     _require_parts(request)
     suite = request.target if request.target in catalogue.names("suite") else None
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen)
-    if request.budget_seconds is not None:
-        wanted = fitted(wanted, request.budget_seconds, keep_repeats=request.repeat is not None)
-    cells = tuple(cells_of(wanted, system, resources))
+    cells = _fitted_cells(wanted, request, request.budget_seconds, system, resources)
+    noise = NoisePlan()
     if suite is None:
         _complain_if_nothing_fits(cells)
-    return Plan(name=_plan_name(request.target), suite=suite, label=request.label, cells=cells)
+    else:
+        noise = noise_plan(cells, request.budget_seconds or sum(cell.seconds for cell in cells), resources)
+        if request.budget_seconds is not None and noise.cells:
+            try:
+                cells = _fitted_cells(wanted, request, request.budget_seconds - noise.seconds, system, resources)
+            except BadValue:  # without the pairs they just fit
+                noise = NoisePlan(missing="the budget has room for the suite's cells alone")
+    return Plan(
+        name=plan_name(request.target),
+        suite=suite,
+        label=request.label,
+        cells=(*cells, *noise.cells),
+        duel=noise.duel,
+        noise_missing=noise.missing,
+    )
+
+
+def _fitted_cells(
+    wanted: Sequence[Wanted], request: Request, seconds: float | None, system: System, resources: Resources
+) -> tuple[Cell, ...]:
+    if seconds is not None:
+        wanted = fitted(wanted, seconds, keep_repeats=request.repeat is not None)
+    return tuple(cells_of(wanted, system, resources))
 
 
 def _require_parts(request: Request) -> None:
@@ -134,6 +156,7 @@ def _of_workload(request: Request, device: str) -> Sequence[Wanted]:
         device=device,
         threads=request.threads,
         seed=request.seed,
+        python=request.python,
         budget=budget,
     )
     return [Wanted(spec, request.repeat or 1) for spec in varied(base, request)]
@@ -157,6 +180,6 @@ def _complain_if_nothing_fits(cells: Sequence[Cell]) -> None:
         raise BadValue(f"{cells[0].spec.workload}: {cells[0].refusal}")
 
 
-def _plan_name(target: str) -> str:
+def plan_name(target: str) -> str:
     stem = Path(target).name.replace(".py:", ".")
     return re.sub(r"[^A-Za-z0-9_-]+", "_", stem)[:60] or "run"

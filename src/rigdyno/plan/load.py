@@ -32,6 +32,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     update: str = "plain"
     arrangement: str = "single"
     launcher: str | None = None
+    python: str | None = None  # the interpreter of another environment
     text_keys: tuple[str, ...] = ()  # options that came as text: '12' may be a number
     places: dict[str, str] = {}  # options that stand in a file, and where: "plan.toml:3"; the file itself under ""
 

@@ -23,11 +23,11 @@ def entry_text(entry: Entry | None) -> str:
 
 def estimate_text(estimate: Estimate) -> str:
     """`31.2 it/s [30.9, 31.5]`: value and interval with one prefix."""
-    number, prefix, factor = prefixed(estimate.value, estimate.unit)
-    if estimate.n < 2:
-        return f"{show_number(number)} {prefix}{estimate.unit}"
-    low, high = estimate.low * factor, estimate.high * factor
-    return f"{show_number(number)} {prefix}{estimate.unit} [{show_number(low)}, {show_number(high)}]"
+    _, prefix, factor = prefixed(estimate.value, estimate.unit)
+    numbers = [number * factor for number in (estimate.value, estimate.low, estimate.high)]
+    # Percentages are differences: digits that a large one has no use for would make a small one look certain.
+    value, low, high = (f"{round(n, 1) + 0.0:.1f}" if estimate.unit == "%" else show_number(n) for n in numbers)
+    return f"{value} {prefix}{estimate.unit}" + (f" [{low}, {high}]" if estimate.n > 1 else "")
 
 
 def published_text(entry: Published) -> str:

@@ -16,7 +16,8 @@ def plan_lines(head: RunHead, root: Path, page: Page, *, every_cell: bool = Fals
     lines = textwrap.wrap(f"This rig: {head.system.line()}", page.width, subsequent_indent="  ")
     lines += textwrap.wrap(summary(head.plan), page.width, subsequent_indent="  ")
     if every_cell:
-        lines += [cell_line(cell) for cell in head.plan.runnable]
+        lines += [cell_line(cell) for cell in head.plan.runnable if cell.pair is None]
+    lines += _duel_lines(head.plan)
     refused = [cell for cell in head.plan.cells if cell.refusal is not None and cell.repeat == 1]
     for cell in refused:
         lines += textwrap.wrap(f"  not run: {_name(cell)}: {cell.refusal}", page.width, subsequent_indent="    ")
@@ -27,11 +28,28 @@ def plan_lines(head: RunHead, root: Path, page: Page, *, every_cell: bool = Fals
 
 
 def summary(plan: Plan) -> str:
-    count = len(plan.runnable)
-    parts = [f"{count} cell{'s' if count != 1 else ''}", f"about {show_seconds(plan.seconds)}"]
+    parts = [_count(plan), f"{'at most' if plan.is_duel else 'about'} {show_seconds(plan.seconds)}"]
     if plan.memory_bytes is not None:
         parts.append(f"up to {show_bytes(plan.memory_bytes)} of memory")
     return f"Plan: {plan.name}, {', '.join(parts)}"
+
+
+def _count(plan: Plan) -> str:
+    cells = [cell for cell in plan.runnable if cell.pair is None]
+    pairs = len(plan.runnable) - len(cells)
+    words = [f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"] if cells or not pairs else []
+    if plan.duel is not None and pairs:
+        least = "" if plan.duel.self_duel or plan.duel.least_pairs == pairs // 2 else f"{plan.duel.least_pairs} to "
+        against = f" of {plan.duel.what} against itself" if plan.duel.self_duel else ""
+        words.append(f"{least}{pairs // 2} pairs of processes{against}")
+    return " and ".join(words)
+
+
+def _duel_lines(plan: Plan) -> list[str]:
+    """Who fights; the pairs themselves are all alike."""
+    if plan.duel is None or plan.duel.self_duel:
+        return []
+    return [f"  {arm}: {name}" for arm, name in zip("AB", plan.duel.names, strict=True)]
 
 
 def cell_line(cell: Cell) -> str:

@@ -55,7 +55,9 @@ class _Counting(Silent):
         self._cell = cell if cell.refusal is None else None
 
     def _position(self) -> str:
-        names = [cell.name for cell in self._plan.runnable]
+        if self._cell is not None and self._cell.pair is not None:
+            return f"pair {self._cell.pair}"
+        names = [cell.name for cell in self._plan.runnable if cell.pair is None]
         return f"{names.index(self._cell.name) + 1}/{len(names)}" if self._cell is not None else ""
 
     def _seconds_before(self) -> float:
@@ -67,11 +69,22 @@ class Lines(_Counting):
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
+        self._failed_pair: int | None = None
 
     def finished(self, record: RunRecord) -> None:
-        if self._cell is not None:
-            line = f"[{self._position()}] {record.cell}: {ending(record)}"
-            print(line, file=self._stream, flush=True)
+        words = self._words(record)
+        if self._cell is not None and words:
+            print(f"[{self._position()}] {words}", file=self._stream, flush=True)
+
+    def _words(self, record: RunRecord) -> str | None:
+        """The two of a pair end together: one line for both, or one for each that failed."""
+        if record.arm is None:
+            return f"{record.cell}: {ending(record)}"
+        if not isinstance(record.outcome, Completed):
+            self._failed_pair = record.pair
+            return f"{record.arm.upper()}: {ending(record)}"
+        both = record.arm == "b" and self._failed_pair != record.pair
+        return ending(record) if both else None
 
 
 class Bar(_Counting):
@@ -96,13 +109,15 @@ class Bar(_Counting):
     def started(self, cell: Cell) -> None:
         super().started(cell)
         if self._cell is not None:
-            self._draw("starting", self._seconds_before(), f"{self._position()} {_shortened(cell.name)}")
+            name = "" if cell.pair is not None else f" {_shortened(cell.name)}"
+            self._draw("starting", self._seconds_before(), f"{self._position()}{name}")
 
     def progress(self, progress: Progress) -> None:
-        spent = self._seconds_before() + progress.share * progress.cell.seconds
+        both = 1 if progress.cell.pair is None else 2  # a pair's time is shared out between its two cells
+        spent = self._seconds_before() + progress.share * both * progress.cell.seconds
         left = show_seconds(max(0.0, self._plan.seconds - spent))
-        rate = f"{live_rate(progress)}, " if progress.rate is not None else ""
-        self._draw(f"{rate}{left} left", spent)
+        figure = progress.figure or (live_rate(progress) if progress.rate is not None else None)
+        self._draw(f"{figure}, {left} left" if figure else f"{left} left", spent)
 
     def finished(self, record: RunRecord) -> None:
         if self._cell is not None and not isinstance(record.outcome, Completed):

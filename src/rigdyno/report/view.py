@@ -17,7 +17,13 @@ from rigdyno.schema.record import RunHead
 from rigdyno.schema.view import Column, Presentation, Table, Text, View
 
 
-def view_of(head: RunHead, measurements: Sequence[Measurement], saved_in: str, warnings: Sequence[str] = ()) -> View:
+def view_of(
+    head: RunHead,
+    measurements: Sequence[Measurement],
+    saved_in: str,
+    warnings: Sequence[str] = (),
+    noise: str | None = None,
+) -> View:
     presented = _presented(head.plan.suite, measurements)
     label = f"{head.plan.label}: " if head.plan.label else ""
     return View(
@@ -26,6 +32,7 @@ def view_of(head: RunHead, measurements: Sequence[Measurement], saved_in: str, w
         tables=presented.tables,
         plots=presented.plots,
         validity=overall(measurements),
+        noise=noise,
         standing=presented.standing,
         closing=presented.closing,
         warnings=tuple(warnings),

@@ -11,27 +11,30 @@ from types import FrameType
 
 import msgspec
 
-from rigdyno import __version__, catalogue
+from rigdyno import catalogue
 from rigdyno.clock import Clock, SystemClock, utc_now
 from rigdyno.contracts import Launch, Launcher, Observer, Progress
-from rigdyno.errors import DamagedRun, Interrupted
+from rigdyno.errors import Interrupted
 from rigdyno.plan.build import workload_of
+from rigdyno.runner.collect import Ending, measured_record, record_of
+from rigdyno.runner.course import DuelCourse
 from rigdyno.runner.live import LiveRate
-from rigdyno.runner.outcome import Evidence, oom_kills, outcome_of
+from rigdyno.runner.outcome import oom_kills
+from rigdyno.runner.pairs import PairRun
 from rigdyno.runner.sampling import sampled
 from rigdyno.runner.worker import work
-from rigdyno.schema.record import Facts, Outcome, RunHead, RunRecord, Skipped, WorkerReport
+from rigdyno.schema.record import RunHead, RunRecord, Skipped
 from rigdyno.schema.spec import Cell
-from rigdyno.store.files import disk_errors, read_json, write_json
+from rigdyno.store.files import disk_errors, write_json
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_of_ns
 
 TICK_SECONDS = 0.5
 
 
-def time_limit_seconds(cell: Cell) -> float:
+def time_limit_seconds(expected: float) -> float:
     """Generous: a machine under load is slow, not stuck. A step that never ends must not hang the run."""
-    return 60.0 + 5.0 * cell.seconds
+    return 60.0 + 5.0 * expected
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,21 @@ class Orchestrator:
             self.observer.planned(plan, self.folder.path)
             try:
                 for cell in plan.cells:
-                    if not self.folder.is_finished(cell):
+                    if cell.pair is None and not self.folder.is_finished(cell):
                         records.append(self._cell(cell))
+                records += self._duel()
             except KeyboardInterrupt:
                 raise Interrupted(self._interrupted_message()) from None
             finally:
                 self.observer.over()
+        return records
+
+    def _duel(self) -> list[RunRecord]:
+        """Pair by pair, until it is decided as precisely as was set beforehand, the time is up, or an arm fails."""
+        records: list[RunRecord] = []
+        course = DuelCourse(self.folder, self.head.plan, self.clock)
+        for a, b in course.pairs():
+            records += self._pair(a, b)
         return records
 
     def _interrupted_message(self) -> str:
@@ -64,15 +76,20 @@ class Orchestrator:
 
     def _cell(self, cell: Cell) -> RunRecord:
         self.observer.started(cell)
-        folder = self.folder.fresh_cell_folder(cell)
-        write_json(folder / "spec.json", cell.spec)
-        started_at, began_ns = utc_now().isoformat(timespec="seconds"), self.clock.now_ns()
+        folder = self._prepared(cell)
+        stamp = Stamp(self.clock)
         if cell.refusal is not None:
-            record = self._record(cell, Skipped(reason=cell.refusal))
+            record = record_of(self.head, self.folder.name, cell, Skipped(reason=cell.refusal))
         else:
             record = self._measured(cell, folder)
-        seconds = seconds_of_ns(self.clock.now_ns() - began_ns)
-        record = msgspec.structs.replace(record, started_at=started_at, seconds=round(seconds, 3))
+        return self._kept(stamp.on(record), cell)
+
+    def _prepared(self, cell: Cell) -> Path:
+        folder = self.folder.fresh_cell_folder(cell)
+        write_json(folder / "spec.json", cell.spec)
+        return folder
+
+    def _kept(self, record: RunRecord, cell: Cell) -> RunRecord:
         self.folder.write_record(record, cell)
         self.observer.finished(record)
         return record
@@ -83,19 +100,25 @@ class Orchestrator:
         with sampled(folder) as sampling, disk_errors(folder):
             launch = launcher.start(cell.spec, folder, work)
             timed_out = self._watch(launch, cell, folder)
-        exits = tuple(ended.code for ended in launch.exits())
-        reports = [report for rank in range(cell.spec.world_size) if (report := _report(folder, rank)) is not None]
-        evidence = Evidence(
-            reports=tuple(reports),
-            exit_codes=exits,
-            timed_out_after=time_limit_seconds(cell) if timed_out else None,
-            oom_killed=oom_kills() > kills_before,
-            log=folder / "worker.0.log",
-            began_stepping=(folder / "steps.0.rows").exists(),
+        limit = time_limit_seconds(cell.seconds) if timed_out else None
+        ending = Ending(launch.exits(), limit, sampling.exit_code, kills_before)
+        return measured_record(self.head, self.folder.name, cell, folder, ending)
+
+    def _pair(self, a: Cell, b: Cell) -> list[RunRecord]:
+        """The two arms of a duel, which run together."""
+        self.observer.started(a)
+        pair = PairRun(
+            head=self.head,
+            run=self.folder.name,
+            cells=(a, b),
+            folders=(self._prepared(a), self._prepared(b)),
+            observer=self.observer,
+            clock=self.clock,
+            limit_seconds=time_limit_seconds(a.seconds + b.seconds),
         )
-        record = self._record(cell, outcome_of(evidence), reports)
-        files = tuple(sorted(path.name for path in folder.iterdir()))
-        return msgspec.structs.replace(record, exit_codes=exits, sampler_exit_code=sampling.exit_code, files=files)
+        stamp = Stamp(self.clock)
+        records = pair.measure()
+        return [self._kept(stamp.on(record), cell) for record, cell in zip(records, (a, b), strict=True)]
 
     def _watch(self, launch: Launch, cell: Cell, folder: Path) -> bool:
         """Sleeps until the workers are gone; whether they had to be stopped."""
@@ -105,7 +128,7 @@ class Orchestrator:
         try:
             while not launch.wait(TICK_SECONDS):
                 seconds = seconds_of_ns(self.clock.now_ns() - began_ns)
-                if seconds > time_limit_seconds(cell):
+                if seconds > time_limit_seconds(cell.seconds):
                     launch.stop()
                     return True
                 share = min(0.99, seconds / max(cell.seconds, 0.1))
@@ -115,37 +138,17 @@ class Orchestrator:
             raise
         return False
 
-    def _record(self, cell: Cell, outcome: Outcome, reports: list[WorkerReport] | None = None) -> RunRecord:
-        first = reports[0] if reports else None
-        peaks = [report.peak_memory_bytes for report in reports or () if report.peak_memory_bytes is not None]
-        environment = first.environment if first is not None else None
-        return RunRecord(
-            benchmark_version=_benchmark_version(cell),
-            rigdyno_version=__version__,
-            run=self.folder.name,
-            cell=cell.name,
-            suite=self.head.plan.suite,
-            label=self.head.plan.label,
-            repeat=cell.repeat,
-            started_at="",
-            spec=cell.spec,
-            system=self.head.system,
-            environment=environment or self.head.environment,
-            facts=first.facts if first is not None else Facts(),
-            outcome=outcome,
-            peak_memory_bytes=sum(peaks) if peaks else None,
-        )
 
+class Stamp:
+    """When something began, and how long it took when it is over."""
 
-def _benchmark_version(cell: Cell) -> int:
-    return workload_of(cell.spec).version
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._began_ns = clock, clock.now_ns()
+        self._started_at = utc_now().isoformat(timespec="seconds")
 
-
-def _report(folder: Path, rank: int) -> WorkerReport | None:
-    try:
-        return read_json(folder / f"worker.{rank}.json", WorkerReport)
-    except DamagedRun:
-        return None
+    def on(self, record: RunRecord) -> RunRecord:
+        seconds = round(seconds_of_ns(self._clock.now_ns() - self._began_ns), 3)
+        return msgspec.structs.replace(record, started_at=self._started_at, seconds=seconds)
 
 
 @contextmanager

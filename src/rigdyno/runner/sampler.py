@@ -1,5 +1,5 @@
 """The process that reads the meters while a worker works:
-`python -m rigdyno.runner.sampler <cell folder> <process id of the parent>`.
+`python -m rigdyno.runner.sampler <cell folder> <process id of the parent> [<folder of another worker> ...]`.
 
 Apart from the worker, so that reading never lengthens a step; writes telemetry.rows until it is told to stop.
 """
@@ -26,9 +26,10 @@ INTERVAL_NS = NS_PER_S // 10  # 10 Hz: a reading costs some 100 us, and the mach
 
 
 class Sampler:
-    def __init__(self, folder: Path, clock: Clock, probes: Sequence[Probe]) -> None:
+    def __init__(self, folder: Path, clock: Clock, probes: Sequence[Probe], more_workers: Sequence[Path] = ()) -> None:
         self._clock, self._probes = clock, probes
-        channels = [channel for probe in probes for channel in probe.open(lambda: worker_pids(folder))]
+        folders = (folder, *more_workers)
+        channels = [channel for probe in probes for channel in probe.open(lambda: worker_pids(*folders))]
         self._row = struct.Struct(f"<q{len(channels)}d")
         self._file = RowFile(folder / "telemetry.rows", _header(channels))
 
@@ -67,9 +68,9 @@ def available_probes() -> list[Probe]:
     return [probe for probe in found if probe.availability() is None]
 
 
-def worker_pids(folder: Path) -> list[int]:
+def worker_pids(*folders: Path) -> list[int]:
     """Workers write their ids when they start, which may be after the sampler did."""
-    texts = (path.read_text() for path in folder.glob("worker.*.pid"))
+    texts = (path.read_text() for folder in folders for path in folder.glob("worker.*.pid"))
     return [int(text) for text in texts if text.isdigit()]
 
 
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     write_pid(folder, "sampler")
-    sampler = Sampler(folder, SystemClock(), available_probes())
+    sampler = Sampler(folder, SystemClock(), available_probes(), [Path(other) for other in arguments[2:]])
     try:
         sampler.run(lambda: bool(told) or os.getppid() != parent_pid)
     finally:

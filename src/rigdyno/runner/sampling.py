@@ -21,12 +21,12 @@ class Sampling:
 
 
 @contextmanager
-def sampled(folder: Path) -> Iterator[Sampling]:
-    """Telemetry of everything inside the block goes to the cell's folder."""
+def sampled(folder: Path, *more_workers: Path) -> Iterator[Sampling]:
+    """Telemetry of everything inside the block goes to the cell's folder; workers of the other folders count too."""
     sampling = Sampling()
     with disk_errors(folder), (folder / "sampler.log").open("wb") as log:
         process = subprocess.Popen(
-            child_command("rigdyno.runner.sampler", folder),
+            child_command("rigdyno.runner.sampler", folder, *(str(other.resolve()) for other in more_workers)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

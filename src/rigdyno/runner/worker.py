@@ -1,11 +1,14 @@
 """The process that measures: `python -m rigdyno.runner.worker <cell folder> <process id of the parent>`, once a rank.
 
-Reads spec.json, leaves steps.<rank>.rows and worker.<rank>.json behind; talks to nobody.
+Reads spec.json, leaves steps.<rank>.rows and worker.<rank>.json behind; talks to nobody. The arm of a duel is given one
+more argument, the descriptor of the socket over which it is told when it may step.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import sys
 import traceback
 from collections.abc import Sequence
@@ -20,8 +23,9 @@ from rigdyno.processes import die_with_parent, offer_to_oom_killer, peak_memory_
 from rigdyno.rig.environment import describe_environment
 from rigdyno.runner.device import prepare_torch, synchroniser, usable_cores, with_framework
 from rigdyno.runner.measure import StepMeter
+from rigdyno.runner.turns import TurnMeter
 from rigdyno.schema.record import Completed, Facts, Failed, Outcome, Phase, Skipped, WorkerReport
-from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile
+from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile
 from rigdyno.schema.spec import RunSpec
 from rigdyno.store.files import read_json, write_json
 
@@ -33,9 +37,10 @@ class Worker:
     spec: RunSpec
     folder: Path
     place: Place
+    turns: socket.socket | None = None  # of a duel's arm
     phase: Phase = "start"
     facts: Facts = field(default_factory=Facts)
-    meter: StepMeter | None = None
+    meter: StepMeter | TurnMeter | None = None
 
     def run(self) -> Outcome:
         """The one broad handler of Rigdyno: whatever happens in here becomes a recorded outcome."""
@@ -61,13 +66,35 @@ class Worker:
                 self.meter.close()
         return Completed(quality=quality)
 
-    def _start_meter(self, built: Steps | Training, collective: Collective) -> StepMeter:
+    def _start_meter(self, built: Steps | Training, collective: Collective) -> StepMeter | TurnMeter:
         kinds = tuple(built.kinds) if isinstance(built, Steps) else ("step",)
         self.facts = _facts(built, self.facts.unit)
-        header = Header(fields=STEP_FIELDS, kinds=kinds, rank=self.place.rank)
         self.phase = "warm-up"
-        self.meter = StepMeter(
-            RowFile(self.folder / f"steps.{self.place.rank}.rows", header),
+        if self.turns is not None:
+            self.meter = self._turn_meter(self.turns, len(kinds))
+        else:
+            self.meter = self._step_meter(kinds, collective)
+        return self.meter
+
+    def _turn_meter(self, turns: socket.socket, kinds: int) -> TurnMeter:
+        """A step of each kind in a turn: two arms are held against each other as wholes."""
+        self.phase = "measure"
+        return TurnMeter(
+            self._row_file(("turn",)),
+            struct.Struct(STEP_STRUCT),
+            SystemClock(),
+            turns,
+            kinds=kinds,
+            synchronise=synchroniser(self.place.device),
+        )
+
+    def _row_file(self, kinds: tuple[str, ...]) -> RowFile:
+        header = Header(fields=STEP_FIELDS, kinds=kinds, rank=self.place.rank)
+        return RowFile(self.folder / f"steps.{self.place.rank}.rows", header)
+
+    def _step_meter(self, kinds: tuple[str, ...], collective: Collective) -> StepMeter:
+        return StepMeter(
+            self._row_file(kinds),
             SystemClock(),
             self.spec.budget,
             kinds=len(kinds),
@@ -76,7 +103,6 @@ class Worker:
             settled=settled_so_far,
             warmed_up=self._warmed_up,
         )
-        return self.meter
 
     def _warmed_up(self) -> None:
         self.phase = "measure"
@@ -113,11 +139,11 @@ def place_of(spec: RunSpec) -> Place:
     )
 
 
-def work(folder: Path) -> int:
+def work(folder: Path, turns: socket.socket | None = None) -> int:
     spec = read_json(folder / "spec.json", RunSpec)
     place = place_of(spec)
     write_pid(folder, f"worker.{place.rank}")
-    worker = Worker(spec, folder, place)
+    worker = Worker(spec, folder, place, turns)
     outcome = worker.run()
     report = WorkerReport(
         outcome=outcome,
@@ -130,10 +156,10 @@ def work(folder: Path) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    folder, parent_pid = arguments
+    folder, parent_pid, *turns = arguments
     die_with_parent(int(parent_pid))
     offer_to_oom_killer()
-    return work(Path(folder))
+    return work(Path(folder), socket.socket(fileno=int(turns[0])) if turns else None)
 
 
 if __name__ == "__main__":

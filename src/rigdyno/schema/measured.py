@@ -18,6 +18,7 @@ class KindFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     throughput: Estimate  # items/s: sum of items over sum of seconds
     step_seconds: Estimate  # median
+    process_rates: tuple[float, ...] = ()  # items/s of each process: what two runs are compared by
 
 
 class Soak(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def throughput(self, kind: str = "step") -> Estimate | Missing:
         if kind in self.kinds:
             return self.kinds[kind].throughput
-        return Missing(reason=self._why_missing())
+        return Missing(reason=self.why_missing())
 
     @property
     def status(self) -> Status:
@@ -61,7 +62,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """The kind with the highest throughput: what a limit goes by."""
         return max(self.kinds, key=lambda kind: self.kinds[kind].throughput.value, default=None)
 
-    def _why_missing(self) -> str:
+    def why_missing(self) -> str:
         outcome = self.outcome
         if isinstance(outcome, Skipped):
             return outcome.reason

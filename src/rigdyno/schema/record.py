@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from rigdyno.schema.spec import Plan, RunSpec, Value
+from rigdyno.schema.spec import Arm, Plan, RunSpec, Value
 from rigdyno.schema.system import ByteCount, Environment, System
 
 SCHEMA_VERSION = 1
@@ -70,6 +70,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     suite: str | None = None
     label: str | None = None
     repeat: int = 1
+    pair: int | None = None  # of a duel: its steps say something beside its partner's alone, never by themselves
+    arm: Arm | None = None
     started_at: str  # UTC, ISO 8601
     seconds: float = 0.0  # the whole cell, start-up included
     spec: RunSpec

@@ -30,6 +30,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     threads: int | None = None
     seed: int = 0
+    python: str | None = None  # the interpreter of another environment
     budget: Budget = Budget()
 
     def key(self) -> str:
@@ -40,15 +41,31 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.blake2b(canonical, digest_size=8).hexdigest()
 
 
+Arm = Literal["a", "b"]
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One process to be measured: a configuration, and the how-manieth repeat of it."""
 
     name: str  # the cell's folder
     spec: RunSpec
     repeat: int = 1
+    pair: int | None = None  # of a duel: the two cells with this number are resident together and take turns
+    arm: Arm | None = None
     refusal: str | None = None  # why it can't run here; kept so that every table can show it
     memory_bytes: int | None = None
     seconds: float = 0.0  # expected, start-up included
+
+
+class DuelPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How two arms are held against each other. Pairs beyond the least run only while it isn't decided."""
+
+    what: str  # the workload that both have in common; empty if they have none
+    names: tuple[str, str]  # of A and B, in words
+    margin: float  # differences up to this share count as none
+    least_pairs: int
+    budget_seconds: float
+    self_duel: bool = False  # both arms are the same: what differs is the machine's own noise
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +75,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     suite: str | None = None
     label: str | None = None
     cells: tuple[Cell, ...] = ()
+    duel: DuelPlan | None = None  # of the cells that have a pair
+    noise_missing: str | None = None  # why a suite doesn't measure the machine's own noise
+
+    @property
+    def is_duel(self) -> bool:
+        """Nothing but a duel; a suite has one too, with itself."""
+        return self.duel is not None and not self.duel.self_duel
 
     @property
     def runnable(self) -> tuple[Cell, ...]:

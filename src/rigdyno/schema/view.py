@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing, Validity
 from rigdyno.schema.measured import Status
 
@@ -88,7 +89,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     rigs: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()  # of a duel, or of stored runs
     validity: Validity | None = None  # of the whole: the worst of its parts
+    noise: str | None = None  # which differences mean nothing here, in words
     standing: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

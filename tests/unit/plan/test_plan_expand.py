@@ -13,7 +13,7 @@ from rigdyno.errors import BadValue, UnknownName, UsageError
 from rigdyno.plan.budget import fitted
 from rigdyno.plan.build import configured, converted
 from rigdyno.plan.cells import _slug
-from rigdyno.plan.expand import _plan_name, expand
+from rigdyno.plan.expand import expand, plan_name
 from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import Resources, disk_bytes, free_disk_bytes, look, what_would_fit
 from rigdyno.schema.spec import Budget, RunSpec
@@ -229,7 +229,8 @@ def test_repeats_that_were_asked_for_are_kept_or_refused():
 
 def test_a_number_of_steps_limits_workloads_and_suites():
     assert expanded(steps=7).cells[0].spec.budget.max_steps == 7
-    assert {cell.spec.budget.max_steps for cell in expanded(target="device", steps=7).cells} == {7}
+    suite = [cell for cell in expanded(target="device", steps=7).cells if cell.pair is None]
+    assert {cell.spec.budget.max_steps for cell in suite} == {7}
     assert expanded(steps=7, budget_seconds=60.0).cells[0].spec.budget.max_steps == 7
 
 
@@ -272,10 +273,10 @@ def test_folder_names_are_names(file, function, value):
     """Whatever a user calls a file, a function or an option's value."""
     target = f"{file}.py:{function}"
     cell = f"01-{_slug(RunSpec(workload=target, options={'x': value}))}"
-    for name in (cell, _plan_name(target)):
+    for name in (cell, plan_name(target)):
         assert re.fullmatch(r"[A-Za-z0-9._-]{1,90}", name)
         assert Path(name).name == name
-    assert _plan_name(target) not in (".", "..")
+    assert plan_name(target) not in (".", "..")
 
 
 def test_names_of_more_than_a_hundred_cells_sort_in_the_order_they_run_in():

@@ -63,25 +63,26 @@ def test_a_plot_from_zero_to_the_top_with_a_mark():
         title="rate", unit="it/s", seconds=(0.0, 10.0, 20.0), values=(70.0, 30.0, 10.0), mark_seconds=5.0,
         mark_title="cut",
     )  # fmt: skip
-    lines = plot_lines(plot, 22)  # ten columns: seconds 0, 10 and 20 fall into the first, sixth and last
+    lines = plot_lines(plot, 22)  # ten columns of 20 s / 9.5: seconds 0, 5, 10 and 20 are in columns 0, 2, 4 and 9
     assert lines == [
         "rate (it/s)",
-        "     70.0 • │",
+        "     70.0 ◦ │",
         "            │",
         "            │",
         "            │",
-        "            │  •",
+        "            │ •",
         "            │",
         "            │      •",
         "        0   │",
-        "          0 s│ cut20 s",
+        "          0 s   20 s",
+        "          │ cut",
     ]
 
 
 def test_a_plot_of_nothing_and_of_one_moment():
     assert plot_lines(Plot(title="t", unit="u", seconds=(), values=()), 40)[0] == "t (u)"
     (top,) = [line for line in plot_lines(Plot(title="t", unit="u", seconds=(3.0,), values=(2.0,)), 40) if "•" in line]
-    assert top == "     2.00 •"
+    assert top.strip() == f"2.00 {'•':>28}"  # the last of 28 columns
     marked = Plot(title="t", unit="u", seconds=(), values=(), mark_seconds=1.0, mark_title="m")
     assert plot_lines(marked, 40)[0] == "t (u)"
 
@@ -246,7 +247,7 @@ def test_show_has_the_rig_the_cells_and_the_cut(tmp_path):
     run = api.load(a_stored_run(tmp_path, label="mine"))
     text = run_text(run.head, run.cells, run.view(), Page(width=80))
     for part in ("mine: Test CPU", "processor       Test CPU, 2 cores, 2 threads", "01-test: done in 0.0 s", "1.21 GB",
-                 "rate over time (it/s)", "│ steady from here", run.cells[0].record.spec.key()):  # fmt: skip
+                 "rate over time (it/s)", "steady from the first step", run.cells[0].record.spec.key()):  # fmt: skip
         assert part in text
 
 

@@ -16,7 +16,8 @@ def render(view: View, page: Page) -> str:
     if view.validity is not None:
         reasons = "".join(f"\n- {reason.code}: {reason.sentence}" for reason in view.validity.reasons)
         parts.append(f"Verdict: **{view.validity.verdict}**{reasons}")
-    parts += [_plain(sentence) for sentence in (*view.standing, *view.closing)]
+    noise = () if view.noise is None else (view.noise,)
+    parts += [_plain(sentence) for sentence in (*noise, *view.standing, *view.closing)]
     parts += [f"Warning: {_plain(warning)}" for warning in view.warnings]
     return "\n\n".join(parts) + "\n"
 

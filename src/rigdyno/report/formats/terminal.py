@@ -85,7 +85,7 @@ def table_notes(table: Table) -> list[str]:
         name = next((entry.text for entry in row.entries.values() if isinstance(entry, Text)), "")
         notes += [f"{name}: {note}" for note in (*missing_reasons(row.entries), *row.notes)]
     methods = dict.fromkeys(
-        f"[low, high]: {entry.confidence:.0%} interval, {entry.method}".replace("%", " %")
+        f"[low, high]: {100 * entry.confidence:.0f} % interval, {entry.method}"
         for row in table.rows
         for entry in row.entries.values()
         if isinstance(entry, Estimate) and entry.n > 1
@@ -97,6 +97,8 @@ def _sentences(console: Console, view: View) -> None:
     console.print()
     if view.validity is not None:
         _verdict(console, view.validity)
+    if view.noise is not None:
+        console.print(escape(view.noise))
     for sentence in (*view.standing, *view.closing):
         console.print(escape(sentence))
     for warning in view.warnings:

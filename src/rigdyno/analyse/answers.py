@@ -1,0 +1,56 @@
+"""What a ratio with its interval allows one to say: faster, slower, the same, or that it isn't decided."""
+
+from __future__ import annotations
+
+import math
+
+from rigdyno.errors import BadValue
+from rigdyno.schema.comparison import Answer
+from rigdyno.schema.estimate import Estimate
+from rigdyno.units import show_number, show_percent
+
+# Processes of the very same code differ by up to 1.5 %, so a hundredth is the least that is worth a verdict.
+MARGIN = 0.01
+# From here on 'times as fast' reads better than percent.
+MANIFOLD = 1.5
+
+
+def answer_to(ratio: Estimate, margin: float = MARGIN) -> Answer:
+    """Faster or slower only if the whole interval lies beyond the margin, same only if it lies wholly inside."""
+    if not 0 < margin < 1:
+        raise BadValue(f"a margin lies between 0 and 1, not at {margin}")
+    if ratio.confidence == 0:
+        return "undecided"  # a value without an interval decides nothing
+    bound = math.log1p(margin)
+    low, high = math.log(ratio.low), math.log(ratio.high)
+    if low > bound:
+        return "faster"
+    if high < -bound:
+        return "slower"
+    return "same" if -bound <= low and high <= bound else "undecided"
+
+
+def in_words(name: str, ratio: Estimate, answer: Answer) -> str:
+    """'B is 3.1 % slower (2.4 to 3.8 %)'."""
+    if answer in ("same", "undecided"):
+        verdict = "the same" if answer == "same" else "undecided"
+        return f"{name}: {verdict}; its rate differs by {signed_percent(ratio.value)}{_range(ratio)}"
+    if not 1 / MANIFOLD < ratio.value < MANIFOLD:
+        value, low, high = (show_number(number) for number in (ratio.value, ratio.low, ratio.high))
+        return f"{name} is {value} times as fast ({low} to {high})"
+    ends = sorted(abs(end - 1) for end in (ratio.low, ratio.high))
+    return f"{name} is {show_percent(abs(ratio.value - 1))} {answer} ({_bare(ends[0])} to {show_percent(ends[1])})"
+
+
+def _range(ratio: Estimate) -> str:
+    return "" if ratio.confidence == 0 else f" ({signed_percent(ratio.low)} to {signed_percent(ratio.high)})"
+
+
+def signed_percent(ratio: float) -> str:
+    """How far a ratio lies from 1: '+3.1 %'."""
+    sign = "-" if ratio < 1 else "+"
+    return f"{sign}{show_percent(abs(ratio - 1))}"
+
+
+def _bare(share: float) -> str:
+    return show_percent(share).removesuffix(" %")

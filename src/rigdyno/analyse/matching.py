@@ -1,0 +1,74 @@
+"""Which configuration of one run is the same as which of another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.spec import RunSpec
+
+
+class Both(NamedTuple):
+    """The same configuration, measured twice."""
+
+    baseline: Measurement
+    candidate: Measurement
+
+
+class Matches(NamedTuple):
+    pairs: list[Both]
+    only_baseline: list[Measurement]
+    only_candidate: list[Measurement]
+
+
+def identity(spec: RunSpec) -> tuple[object, ...]:
+    """What a configuration is, apart from how long, how often and with how many threads it was measured."""
+    options = tuple(sorted((name, repr(value)) for name, value in spec.options.items()))
+    kind = spec.device.partition(":")[0]
+    return spec.workload, options, spec.update, spec.arrangement, spec.world_size, kind
+
+
+def matched(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -> Matches:
+    """Those with the same number of threads first, so that of several each meets its like."""
+    ours, theirs = list(baseline), list(candidate)
+    pairs: list[Both] = []
+    for closely in (True, False):
+        for one in list(ours):
+            two = next((two for two in theirs if _are_alike(one.spec, two.spec, closely)), None)
+            if two is not None:
+                pairs.append(Both(one, two))
+                ours.remove(one)
+                theirs.remove(two)
+    pairs.sort(key=lambda both: baseline.index(both.baseline))
+    return Matches(pairs, ours, theirs)
+
+
+def _are_alike(one: RunSpec, two: RunSpec, closely: bool) -> bool:
+    return identity(one) == identity(two) and (one.threads == two.threads or not closely)
+
+
+def name_of(spec: RunSpec, kind: str | None = None) -> str:
+    """'tensor_add size=4096', and whatever isn't the usual."""
+    parts = [spec.workload, *(f"{name}={value}" for name, value in spec.options.items())]
+    parts += [spec.update] if spec.update != "plain" else []
+    parts += [f"{spec.arrangement} x {spec.world_size}"] if spec.world_size > 1 else []
+    return " ".join(parts) + (f", {kind}" if kind is not None else "")
+
+
+def figures_by_name(measurements: Sequence[Measurement]) -> dict[str, KindFigures]:
+    """What may leave the house: the figures of everything that ended well and isn't INVALID, by a name for each."""
+    found: dict[str, KindFigures] = {}
+    for measurement in measurements:
+        if measurement.status not in ("VALID", "SUSPECT"):
+            continue
+        for kind, figures in measurement.kinds.items():
+            found[_free(name_of(measurement.spec, kind if len(measurement.kinds) > 1 else None), found)] = figures
+    return found
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    """Configurations that differ in their threads or their seed alone have the same name."""
+    names = (name if number == 1 else f"{name} ({number})" for number in count(1))
+    return next(each for each in names if each not in taken)

@@ -1,0 +1,122 @@
+"""The plan of a duel: two configurations, and as many pairs of processes as the budget has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rigdyno import catalogue
+from rigdyno.errors import BadValue, UsageError
+from rigdyno.plan.build import workload_of
+from rigdyno.plan.expand import expand, plan_name
+from rigdyno.plan.load import Request
+from rigdyno.plan.pairs import (
+    ARM_KEYS,
+    LEAST_MEASURED_SECONDS,
+    MOST_MEASURED_SECONDS,
+    START_TOGETHER,
+    names_of,
+    pair_cells,
+)
+from rigdyno.plan.preflight import Resources
+from rigdyno.schema.spec import DuelPlan, Plan, RunSpec, Value
+from rigdyno.schema.system import System
+from rigdyno.units import show_seconds
+
+DEFAULT_SECONDS = 120.0
+LEAST_PAIRS = 6  # before it may end: the spread of fewer is anybody's guess
+FEWEST_PAIRS = 4  # for which a budget must have room
+WANTED_PAIRS = 10  # if the budget allows: identical code in 8 to 12 processes shows how far layouts alone differ
+MOST_PAIRS = 200
+
+
+class DuelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    a: Request
+    b: Request
+    budget_seconds: float = DEFAULT_SECONDS
+    margin: float = 0.01
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin < 1:
+            raise BadValue(f"margin must lie between 0 and 100 %, not at {100 * self.margin:g} %")
+
+
+def arm_request(common: Request, settings: Mapping[str, Value], flag: str, *, text: bool = False) -> Request:
+    """What both arms have in common, with the settings of one; `text`: as they came from a command line."""
+    own = {key: _typed(key, settings[key], flag) for key in ARM_KEYS if key in settings}
+    options = {key: value for key, value in settings.items() if key not in ARM_KEYS}
+    return msgspec.structs.replace(
+        common,
+        **own,
+        options={**common.options, **options},
+        text_keys=(*common.text_keys, *(options if text else ())),
+        places={key: place for key, place in common.places.items() if key not in options},
+    )
+
+
+def _typed(key: str, value: Value, flag: str) -> Any:
+    try:
+        return ARM_KEYS[key](value)
+    except ValueError:
+        raise BadValue(f"{flag} {key} must be a whole number, not '{value}'") from None
+
+
+def expand_duel(request: DuelRequest, system: System, device: str, resources: Resources) -> Plan:
+    a, b = (_arm(arm, system, device, resources) for arm in (request.a, request.b))
+    units = [workload_of(spec).unit for spec in (a, b)]
+    if units[0] != units[1]:
+        raise UsageError(f"A counts in {units[0]}s and B in {units[1]}s: there is no ratio of the two")
+    memory = _memory(a, b, system)
+    refusal = resources.refusal(memory)
+    if refusal:
+        raise BadValue(f"both arms are in memory at the same time, which {refusal}; try smaller sizes")
+    start, measured, most = _room(a, b, request.budget_seconds)
+    cells = pair_cells(a, b, most, start, measured, memory)
+    duel = DuelPlan(
+        what=a.workload if a.workload == b.workload else "",
+        names=names_of(a, b),
+        margin=request.margin,
+        least_pairs=min(LEAST_PAIRS, most),
+        budget_seconds=request.budget_seconds,
+        self_duel=False,
+    )
+    return Plan(name=f"duel-{plan_name(request.a.target)}", label=request.label, cells=cells, duel=duel)
+
+
+def _arm(request: Request, system: System, device: str, resources: Resources) -> RunSpec:
+    """One configuration, whatever it came from."""
+    if request.target in catalogue.names("suite"):
+        raise UsageError(
+            f"{request.target} is a suite of several configurations; a duel takes one: a workload, or FILE.py:FUNCTION"
+        )
+    plan = expand(request, system, device, resources)
+    specs = list({cell.spec.key(): cell.spec for cell in plan.cells}.values())
+    if len(specs) != 1:
+        raise UsageError(f"an arm of a duel is one configuration, and {request.target} is swept into {len(specs)}")
+    if specs[0].launcher != "process":
+        raise UsageError(f"a duel starts its own processes; leave out the launcher '{specs[0].launcher}'")
+    return specs[0]
+
+
+def _memory(a: RunSpec, b: RunSpec, system: System) -> int | None:
+    needs = [workload_of(spec).memory_bytes(system) for spec in (a, b)]
+    known = [need for need in needs if need is not None]
+    return sum(known) if known else None
+
+
+def _room(a: RunSpec, b: RunSpec, budget_seconds: float) -> tuple[float, float, int]:
+    """Seconds to start a pair, seconds to measure it, and how many pairs there is room for."""
+    start = START_TOGETHER * max(workload_of(spec).start_seconds() for spec in (a, b))
+    measured = budget_seconds / WANTED_PAIRS - start
+    measured = min(max(measured, LEAST_MEASURED_SECONDS), MOST_MEASURED_SECONDS)
+    most = min(int(budget_seconds / (start + measured)), MOST_PAIRS)
+    if most < FEWEST_PAIRS:
+        least = FEWEST_PAIRS * (start + LEAST_MEASURED_SECONDS)
+        raise BadValue(
+            f"a budget of {show_seconds(budget_seconds)} is too short: {FEWEST_PAIRS} pairs of processes take at "
+            f"least {show_seconds(least)}"
+        )
+    return start, measured, most

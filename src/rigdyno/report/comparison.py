@@ -1,0 +1,94 @@
+"""What a comparison of two stored runs shows: the table, the answers in words, what differs beside the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rigdyno.schema.comparison import Comparison
+from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.view import Column, Entry, Row, Table, Text, View
+from rigdyno.units import rate_unit, show_percent
+
+COLUMNS = (
+    Column(key="what", title="what", numeric=False),
+    Column(key="baseline", title="baseline"),
+    Column(key="candidate", title="candidate"),
+    Column(key="change", title="change"),
+    Column(key="answer", title="answer", numeric=False),
+)
+
+
+def comparison_view(
+    comparisons: Sequence[Comparison], runs: tuple[str, str], outcome: str | None = None, warnings: Sequence[str] = ()
+) -> View:
+    """`runs` says which two they are; `outcome` is what became of a demand on the candidate."""
+    compared = [each for each in comparisons if each.answer != "NOT_COMPARABLE"]
+    differing, weak = _in_all([each.differences for each in compared]), _in_all([_weaknesses(e) for e in compared])
+    rows = tuple(_row(each, {*differing, *weak}) for each in comparisons)
+    margin = f"faster, slower: the whole interval lies beyond {show_percent(compared[0].margin)}" if compared else ""
+    title = "The candidate's rate beside the baseline's"
+    return View(
+        title="Two stored runs",
+        rigs=(f"baseline: {runs[0]}", f"candidate: {runs[1]}"),
+        tables=(Table(title=title, columns=COLUMNS, rows=rows, notes=(margin,) if margin else ()),),
+        comparisons=tuple(comparisons),
+        closing=(*_closing(compared, differing, weak), *((outcome,) if outcome else ())),
+        warnings=tuple(warnings),
+    )
+
+
+def _row(compared: Comparison, said_below: set[str]) -> Row:
+    entries: dict[str, Entry] = {"what": Text(text=compared.what)}
+    if compared.rates is not None:
+        entries |= {"baseline": _rate(compared.rates[0]), "candidate": _rate(compared.rates[1])}
+    entries |= {"change": change(compared.ratio), "answer": Text(text=compared.answer)}
+    remarks = () if compared.answer == "NOT_COMPARABLE" else (*compared.differences, *_weaknesses(compared))
+    return Row(entries=entries, notes=tuple(remark for remark in remarks if remark not in said_below))
+
+
+def _rate(rate: Estimate) -> Estimate:
+    return rate.scaled(1.0, rate_unit(rate.unit.removesuffix("/s")))
+
+
+def change(ratio: Estimate | Missing) -> Estimate | Missing:
+    """In percent of the baseline: -3 is 3 % slower."""
+    if isinstance(ratio, Missing):
+        return ratio
+    low, value, high = (100 * (bound - 1) for bound in (ratio.low, ratio.value, ratio.high))
+    return Estimate(
+        value=value, low=low, high=high, confidence=ratio.confidence, n=ratio.n, unit="%", method=ratio.method
+    )
+
+
+def _weaknesses(compared: Comparison) -> tuple[str, ...]:
+    return tuple(reason.sentence for reason in compared.reasons)
+
+
+def _in_all(lists: Sequence[Sequence[str]]) -> list[str]:
+    """What holds for every row is said once, below the table."""
+    return [text for text in lists[0] if all(text in others for others in lists)] if lists else []
+
+
+def _closing(compared: Sequence[Comparison], differing: Sequence[str], weak: Sequence[str]) -> list[str]:
+    if not compared:
+        return ["NOT_COMPARABLE: the two runs have no figure in common that can be compared."]
+    lines = [f"{each.sentence}." for each in compared]
+    if any(each.answer == "undecided" for each in compared):
+        lines.append("Undecided doesn't mean the same. More processes narrow the interval; so does `rigdyno duel`.")
+    alike = not any(each.differences for each in compared)
+    lines += [f"What differs: {'; '.join(differing)}."] if differing else []
+    lines += ["Nothing that was recorded differs beside the figures."] if alike else []
+    return [*lines, *(f"Mind: {sentence}." for sentence in weak)]
+
+
+def demand_sentence(comparisons: Sequence[Comparison], slower: Sequence[Comparison], share: float) -> str:
+    """What became of 'not slower by more than that'."""
+    demand = f"--fail-on slower={100 * share:g}%"
+    if slower:
+        return f"REGRESSION ({demand}): {', '.join(each.what for each in slower)}."
+    left_open = {
+        "undecided": sum(each.answer == "undecided" for each in comparisons),
+        "not comparable": sum(each.answer == "NOT_COMPARABLE" for each in comparisons),
+    }
+    counts = ", ".join(f"{count} {what}" for what, count in left_open.items() if count)
+    return f"No regression found ({demand})." + (f" But {counts}: no proof that there is none." if counts else "")

@@ -1,0 +1,98 @@
+"""What a duel's report shows: the pairs, the ratio with its interval, the answer in words."""
+
+from __future__ import annotations
+
+from rigdyno.analyse.answers import MANIFOLD
+from rigdyno.analyse.duel import meaningless_below
+from rigdyno.report.comparison import change
+from rigdyno.schema.comparison import Duel
+from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.record import RunHead
+from rigdyno.schema.view import Column, Entry, Row, Table, Text, View
+from rigdyno.units import show_percent, show_seconds
+
+
+def duel_view(head: RunHead, duel: Duel, saved_in: str, warnings: tuple[str, ...] = ()) -> View:
+    compared = duel.comparison
+    label = f"{head.plan.label}: " if head.plan.label else ""
+    return View(
+        title=_title(duel),
+        rigs=(label + head.system.line(),),
+        tables=(_table(duel),),
+        comparisons=(compared,),
+        standing=(f"A: {compared.baseline}", f"B: {compared.candidate}"),
+        closing=tuple(_closing(duel)),
+        warnings=(*warnings, *duel.lost),
+        saved_in=(saved_in,),
+        next_commands=_next(head, duel, saved_in),
+    )
+
+
+def _title(duel: Duel) -> str:
+    compared = duel.comparison
+    arms = f"{compared.baseline} against {compared.candidate}"
+    return f"Duel: {arms}" if not compared.what or compared.what in arms else f"Duel: {compared.what}, {arms}"
+
+
+def noise_sentence(duel: Duel | None, missing: str | None) -> str | None:
+    """What a suite's report says about the machine's own noise."""
+    if duel is None:
+        return f"The machine's own noise was not measured: {missing}." if missing else None
+    bound = meaningless_below(duel)
+    if bound is None:
+        only = f"only {len(duel.pairs)} of its pairs of processes finished"
+        return f"The machine's own noise was not measured: {'; '.join((*duel.lost, only))}."
+    pairs = f"{len(duel.pairs)} pairs of processes"
+    what = duel.comparison.baseline
+    return f"{what} against itself, {pairs}: differences below {show_percent(bound)} mean nothing here today."
+
+
+def _table(duel: Duel) -> Table:
+    figures = [(f"pair {figure.pair}", figure.ratio, figure.ratio.n) for figure in duel.pairs]
+    if isinstance(duel.comparison.ratio, Estimate) and len(duel.pairs) > 1:
+        figures.append(("all pairs", duel.comparison.ratio, sum(turns for _, _, turns in figures)))
+    near = all(1 / MANIFOLD < ratio.value < MANIFOLD for _, ratio, _ in figures)
+    note = "A duel gives ratios, never rates: arms that take turns are slower than either is alone."
+    return Table(
+        title="Turn by turn, in random order",
+        columns=(
+            Column(key="pair", title="processes", numeric=False),
+            Column(key="ratio", title="change from A to B" if near else "B's rate over A's"),
+            Column(key="turns", title="turns"),
+        ),
+        rows=tuple(_row(name, change(ratio) if near else ratio, turns) for name, ratio, turns in figures),
+        notes=(note,),
+    )
+
+
+def _row(name: str, ratio: Entry, turns: int) -> Row:
+    return Row(entries={"pair": Text(text=name), "ratio": ratio, "turns": Text(text=str(turns))})
+
+
+def _closing(duel: Duel) -> list[str]:
+    compared = duel.comparison
+    if compared.answer == "NOT_COMPARABLE":
+        return [f"NOT_COMPARABLE: {compared.sentence}"]
+    margin = show_percent(compared.margin)
+    meaning = {
+        "faster": f"B is faster: the whole interval lies beyond the margin of {margin}.",
+        "slower": f"A is faster: the whole interval lies beyond the margin of {margin}.",
+        "same": f"The same: the whole interval lies within the margin of {margin}.",
+        "undecided": f"Undecided at a margin of {margin}: {_more(duel)}.",
+    }[compared.answer]
+    differing = f"What differs: {'; '.join(compared.differences)}."
+    return [f"{compared.sentence}.", meaning, *([differing] if compared.differences else [])]
+
+
+def _more(duel: Duel) -> str:
+    if len(duel.pairs) < 2:
+        return "one pair of processes has no interval; a larger --budget has room for more"
+    if duel.seconds_to_decide is None:
+        return "the difference is too near to the margin for any number of processes to tell"
+    return f"as things stand it takes about {show_seconds(duel.seconds_to_decide)} more; try a larger --budget"
+
+
+def _next(head: RunHead, duel: Duel, saved_in: str) -> tuple[str, ...]:
+    left = len(head.plan.cells) // 2 - len(duel.pairs) - len(duel.lost)
+    more = duel.comparison.answer == "undecided" and left > 0
+    return (f"rigdyno show {saved_in}", *((f"rigdyno run --resume {saved_in}",) if more else ()))

@@ -1,0 +1,136 @@
+"""One pair of processes of a duel: both resident, taking turns, until their time is up or one of them is lost."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import exp
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from rigdyno import catalogue
+from rigdyno.analyse.answers import signed_percent
+from rigdyno.analyse.steady import settled_so_far
+from rigdyno.clock import Clock
+from rigdyno.contracts import Launch, Launcher, Observer, Progress
+from rigdyno.runner.collect import Ending, measured_record
+from rigdyno.runner.outcome import oom_kills
+from rigdyno.runner.referee import Referee
+from rigdyno.runner.sampling import sampled
+from rigdyno.runner.turns import ArmLost, ArmStuck, Seat, socket_pair
+from rigdyno.runner.worker import work
+from rigdyno.schema.record import RunHead, RunRecord
+from rigdyno.schema.spec import Cell
+from rigdyno.store.files import disk_errors
+from rigdyno.units import NS_PER_S, seconds_of_ns
+
+TICK_SECONDS = 0.5
+LEAVE_SECONDS = 60.0  # for an arm that was dismissed: to check its result and write its report
+
+Cells = tuple[Cell, Cell]
+Folders = tuple[Path, Path]
+
+
+@dataclass
+class PairRun:
+    """`folders` hold the two specifications already."""
+
+    head: RunHead
+    run: str
+    cells: Cells
+    folders: Folders
+    observer: Observer
+    clock: Clock
+    limit_seconds: float
+    _began_ns: int = 0
+    _next_tick_ns: int = 0
+    _stuck: list[bool] = field(default_factory=lambda: [False, False])
+
+    def measure(self) -> tuple[RunRecord, RunRecord]:
+        kills_before = oom_kills()
+        self._began_ns = self._next_tick_ns = self.clock.now_ns()
+        with (
+            disk_errors(self.folders[0].parent),
+            sampled(*self.folders) as sampling,
+            self._launched() as (launches, ends),
+        ):
+            self._play(ends)
+            for end in ends:
+                end.close()
+            self._see_off(launches)
+        endings = [
+            Ending(launch.exits(), self.limit_seconds if stuck else None, sampling.exit_code, kills_before)
+            for launch, stuck in zip(launches, self._stuck, strict=True)
+        ]
+        a, b = (
+            measured_record(self.head, self.run, cell, folder, ending)
+            for cell, folder, ending in zip(self.cells, self.folders, endings, strict=True)
+        )
+        return a, b
+
+    @contextmanager
+    def _launched(self) -> Iterator[tuple[list[Launch], list[socket.socket]]]:
+        """Whatever happens inside, nothing of it stays."""
+        launches: list[Launch] = []
+        ends: list[socket.socket] = []
+        try:
+            for cell, folder in zip(self.cells, self.folders, strict=True):
+                ours, theirs = socket_pair()
+                ends.append(ours)
+                with theirs:
+                    launcher: Launcher = catalogue.load("launcher", cell.spec.launcher)()
+                    launches.append(launcher.start(cell.spec, folder, work, theirs.fileno()))
+            yield launches, ends
+        finally:
+            for end in ends:
+                end.close()
+            for launch in launches:
+                if not launch.wait(0):
+                    launch.stop()
+
+    def _play(self, ends: Sequence[socket.socket]) -> None:
+        until_ns = self._began_ns + int(self.limit_seconds * NS_PER_S)
+        a, b = (Seat(arm, end, self.clock, until_ns) for arm, end in enumerate(ends))
+        try:
+            for seat in (a, b):
+                seat.wait_until_ready(self._tick, TICK_SECONDS)
+            self._referee(a, b).play()
+        except ArmLost:
+            return  # its own record says what became of it
+        except ArmStuck as stuck:
+            self._stuck[stuck.arm] = True
+        finally:
+            a.dismiss()
+            b.dismiss()
+
+    def _referee(self, a: Seat, b: Seat) -> Referee:
+        spec = self.cells[0].spec
+        return Referee(
+            players=(a, b),
+            clock=self.clock,
+            random=Random(f"{spec.seed} {self.cells[0].pair}"),  # the same seed plays the same order
+            seconds=spec.budget.seconds,
+            settled=settled_so_far,
+            tick=self._tick,
+        )
+
+    def _see_off(self, launches: Sequence[Launch]) -> None:
+        for arm, launch in enumerate(launches):
+            if self._stuck[arm] or not launch.wait(LEAVE_SECONDS):
+                self._stuck[arm] = True
+                launch.stop()
+
+    def _tick(self, log_ratios: Sequence[float] = ()) -> None:
+        """Between turns, so that drawing disturbs none."""
+        now_ns = self.clock.now_ns()
+        if now_ns < self._next_tick_ns:
+            return
+        self._next_tick_ns = now_ns + int(TICK_SECONDS * NS_PER_S)
+        seconds = seconds_of_ns(now_ns - self._began_ns)
+        expected = sum(cell.seconds for cell in self.cells)
+        figure = f"B {signed_percent(exp(median(log_ratios)))}, {len(log_ratios)} turns" if log_ratios else None
+        share = min(0.99, seconds / max(expected, 0.1))
+        self.observer.progress(Progress(self.cells[0], seconds, share, figure=figure))

@@ -1,0 +1,84 @@
+"""Whose turn it is: pairs of turns in random order, warm-up first, until the time of this pair of processes is up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from rigdyno.clock import Clock
+from rigdyno.runner.turns import Turn
+
+WARM_UP = 1  # the flag of schema/samples, which would bring msgspec along
+MIN_WARM_UP_ROUNDS = 5
+MAX_WARM_UP_SHARE = 0.3  # of the pair's time: a pair that won't settle is measured all the same
+LEAST_ROUNDS = 5  # that count: the median of fewer is one stray step's
+BLOCK_ROUNDS = 3  # of single steps, after which the length of a turn is chosen
+TURN_NS = 1_000_000  # shorter turns would measure the clock and the way to sleep and back
+LONGEST_TURN = 50  # times that, for the slower arm of two very different ones
+
+
+class Player(Protocol):
+    def turn(self, steps: int, flags: int, core: int) -> Turn: ...
+
+
+@dataclass
+class Referee:
+    players: tuple[Player, Player]
+    clock: Clock
+    random: Random
+    seconds: float  # for warm-up and steps together
+    settled: Callable[[Sequence[float]], bool]
+    tick: Callable[[Sequence[float]], None]  # told the logarithms of B's rate over A's so far, between rounds
+    least_rounds: int = LEAST_ROUNDS
+    log_ratios: list[float] = field(default_factory=list)
+    _steps: int = 1  # in a turn
+
+    def play(self) -> None:
+        began_ns = self.clock.now_ns()
+        self._warm_up(began_ns)
+        while len(self.log_ratios) < self.least_rounds or self._spent(began_ns) < 1:
+            self.log_ratios.append(log_rate_ratio(*self._round(0)))
+            self.tick(self.log_ratios)
+
+    def _warm_up(self, began_ns: int) -> None:
+        durations: tuple[list[float], list[float]] = ([], [])
+        next_look, rounds = MIN_WARM_UP_ROUNDS, 0
+        while self._spent(began_ns) < MAX_WARM_UP_SHARE or rounds == 0:
+            rounds += 1
+            for arm, turn in enumerate(self._round(WARM_UP)):
+                durations[arm].append(turn.duration_ns / self._steps)
+            if rounds == BLOCK_ROUNDS and self._choose_turn_length(durations):
+                durations = ([], [])  # a turn of one step isn't like a turn of many: they warm up anew
+            if len(durations[0]) >= next_look:
+                next_look = len(durations[0]) + 1 + len(durations[0]) // 5  # looking costs: ever more rarely
+                if all(map(self.settled, durations)):
+                    return
+            self.tick(self.log_ratios)
+
+    def _choose_turn_length(self, durations: Sequence[Sequence[float]]) -> bool:
+        """The same number of steps for both: what a switch costs must weigh the same on either side."""
+        quickest, slowest = sorted(min(arm) for arm in durations)
+        pace_ns = max(1.0, quickest, slowest / LONGEST_TURN)
+        self._steps = max(1, math.ceil(TURN_NS / pace_ns))
+        return self._steps > 1
+
+    def _round(self, flags: int) -> tuple[Turn, Turn]:
+        """Both on the same core, and not always the same one: so that a neighbour there disturbs both alike."""
+        first, core = self.random.getrandbits(1), self.random.getrandbits(16)
+        turns: dict[int, Turn] = {}
+        for arm in (first, 1 - first):
+            turns[arm] = self.players[arm].turn(self._steps, flags, core)
+        return turns[0], turns[1]
+
+    def _spent(self, began_ns: int) -> float:
+        return (self.clock.now_ns() - began_ns) / (self.seconds * 1e9)
+
+
+def log_rate_ratio(a: Turn, b: Turn) -> float:
+    """Of B's items a second over A's; a live figure: the verdict rests on what the arms have stored."""
+    if min(a.items, b.items) <= 0 or min(a.duration_ns, b.duration_ns) <= 0:
+        return 0.0
+    return math.log(b.items / b.duration_ns) - math.log(a.items / a.duration_ns)
