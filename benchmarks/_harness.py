@@ -1,15 +1,16 @@
-"""One process of overhead.py: `python _harness.py ROUNDS SEED` takes windows with and without the harness in turns.
+"""One process of overhead.py: `python _harness.py SCALE SEED` takes windows with and without the harness in turns.
 
-A bare window is `for _ in range(n): step()` between two readings of the clock. A harness window is what a worker does:
-the arrangement's loop, a meter with its file on disk, and the sampler's process with all its probes at 10 Hz beside it.
-The sampler is stopped during bare windows and goes on for the others, so that its cost counts where it belongs.
+A bare window is `for _ in range(n): step()` between two readings of the clock. A metered window is the worker's loop
+with a meter and its file on disk. Both are a few steps long, so that hundreds of pairs fit into seconds and what the
+machine does to one of a pair it mostly does to the other. The sampler's process, with all its probes, is stopped
+meanwhile: it reads five times a second, which few windows would see. What it costs is its own time on a core, as the
+kernel counts it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import random
 import signal
@@ -19,49 +20,29 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from rigdyno.analyse.steady import settled_so_far
-from rigdyno.arrangements.single import Single
 from rigdyno.clock import SystemClock
-from rigdyno.contracts import Collective, Job, Place, Step, Steps, Training
+from rigdyno.contracts import Step
 from rigdyno.errors import DamagedRun
 from rigdyno.processes import write_pid
 from rigdyno.runner.device import usable_cores
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.sampling import sampled
-from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
+from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile, read_rows
 from rigdyno.schema.spec import Budget
 from rigdyno.units import NS_PER_MS, NS_PER_S
-from rigdyno.updates.plain import Plain
 
-STEP_MS = (0.05, 1.0, 5.0, 50.0)
+WINDOWS = {0.05: (40, 200), 1.0: (4, 500), 5.0: (1, 400), 50.0: (1, 40)}  # by ms a step: steps a window, pairs
 ALL_CORES_MS = 5.0
 ALL_CORES = "5 ms on all cores"
-WINDOW_MS = 100.0  # one reading of the sampler
-LEAST_STEPS = 5  # in a window
-PAIRS = 2  # of a step in a round; one where they take longer
-WARM_UP_STEPS = 5  # before a bare window: the meter's take as long
+ALL_CORES_WINDOW_MS = 400.0  # two readings of the sampler
+ALL_CORES_PAIRS = 6
+SAMPLER_MS = 3000
+WARM_UP_STEPS = 5
 SETTLE_SECONDS = 0.01  # for the sampler to stop, or to catch up with the reading that it missed
 
 now_ns = SystemClock.now_ns
-
-
-@dataclass(frozen=True)
-class Window:
-    wall_ns: float  # per step
-    cpu_ns: float  # of this process, all threads, per step
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A step that is built already, as the arrangement wants it."""
-
-    step: Step
-
-    def build(self, _place: Place) -> Steps:
-        return Steps(kinds={"step": self.step})
 
 
 class Sampler:
@@ -96,41 +77,34 @@ class Sampler:
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0])
 
 
-def bare(step: Step, count: int) -> Window:
-    for _ in range(WARM_UP_STEPS):
-        step()
-    cpu_ns, began_ns = time.process_time_ns(), now_ns()
+def bare(step: Step, count: int) -> float:
+    """Nanoseconds a step."""
+    began_ns = now_ns()
     for _ in range(count):
         step()
-    wall_ns = now_ns() - began_ns
-    return Window(wall_ns / count, (time.process_time_ns() - cpu_ns) / count)
+    return (now_ns() - began_ns) / count
 
 
-def harness(step: Step, count: int, path: Path) -> Window:
-    """From where the meter calls it warmed up to where its file is closed: one more write than in a longer run."""
-    began: list[int] = []
+def metered(step: Step, count: int, meter: StepMeter) -> float:
+    """The arrangement's own loop, left after so many steps."""
+    meter.restart()
+    began_ns, left = now_ns(), count
+    more, done = meter.more, meter.step
+    while more():
+        items = step()
+        done(1.0 if items is None else items)
+        left -= 1
+        if left == 0:
+            break
+    return (now_ns() - began_ns) / count
 
-    def start_meter(_built: Steps | Training, _collective: Collective) -> StepMeter:
-        file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",)))
-        meters.append(
-            StepMeter(
-                file,
-                SystemClock(),
-                Budget(seconds=1000.0, max_steps=count),
-                settled=lambda durations: len(durations) >= WARM_UP_STEPS or settled_so_far(durations),
-                warmed_up=lambda: began.extend((time.process_time_ns(), now_ns())),
-            )
-        )
-        return meters[0]
 
-    meters: list[StepMeter] = []
-    Single().run(Job(Bench(step), Plain(), Place("cpu"), start_meter))  # type: ignore[arg-type]
-    meters[0].close()
-    wall_ns, cpu_ns = now_ns() - began[1], time.process_time_ns() - began[0]
-    _, rows = read_rows(path)
-    steps = int(rows["steps"][(rows["flags"] & WARM_UP) == 0].sum())
-    path.unlink()
-    return Window(wall_ns / steps, cpu_ns / steps)
+def warmed_up_meter(step: Step, path: Path) -> StepMeter:
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",)))
+    budget = Budget(seconds=1e6)
+    meter = StepMeter(file, SystemClock(), budget, settled=lambda durations: len(durations) >= WARM_UP_STEPS)
+    metered(step, 4 * WARM_UP_STEPS, meter)
+    return meter
 
 
 def hashing_step(milliseconds: float) -> Step:
@@ -179,36 +153,64 @@ def _wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def pairs(rounds: int, chance: random.Random, folder: Path) -> dict[str, list[list[float]]]:
-    """By name of the step: [bare wall, harness wall, bare CPU, harness CPU] in ns a step, a row a pair."""
-    steps = {f"{milliseconds:g} ms": (hashing_step(milliseconds), milliseconds) for milliseconds in STEP_MS}
-    steps[ALL_CORES] = on_all_cores(hashing_step(ALL_CORES_MS)), ALL_CORES_MS
+def pairs(scale: float, chance: random.Random, folder: Path) -> dict[str, list[list[float]]]:
+    """By name of the step: [bare, metered] in ns a step, a row a pair; the sampler's share of a core; and, for a step
+    on all cores, [sampler stopped, sampler going]."""
     sampler = Sampler(folder)
-    found: dict[str, list[list[float]]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, (step, milliseconds) in steps.items():
-            count = max(LEAST_STEPS, math.ceil(WINDOW_MS / milliseconds))
-            for _ in range(PAIRS if milliseconds * LEAST_STEPS <= WINDOW_MS else 1):
-                found[name].append(_pair(step, count, sampler, folder / "steps.0.rows", chance.random() < 0.5))
-    return {**found, "sampler": [[sampler.core_share()]]}
+    with sampler.held():
+        found = {
+            f"{step_ms:g} ms": _meter_pairs(hashing_step(step_ms), count, round(scale * number), chance, folder)
+            for step_ms, (count, number) in WINDOWS.items()
+        }
+    found["sampler"] = [[_sampler_share(sampler, scale)]]
+    found[ALL_CORES] = _sampler_pairs(sampler, round(scale * ALL_CORES_PAIRS), chance)
+    return found
 
 
-def _pair(step: Step, count: int, sampler: Sampler, path: Path, bare_first: bool) -> list[float]:
-    windows: dict[str, Window] = {}
-    for name in ("bare", "harness") if bare_first else ("harness", "bare"):
-        with sampler.held() if name == "bare" else sampler.going():
-            windows[name] = bare(step, count) if name == "bare" else harness(step, count, path)
-    without, beside = windows["bare"], windows["harness"]
-    return [without.wall_ns, beside.wall_ns, without.cpu_ns, beside.cpu_ns]
+def _meter_pairs(step: Step, count: int, number: int, chance: random.Random, folder: Path) -> list[list[float]]:
+    meter = warmed_up_meter(step, folder / f"steps.{count}.{number}.rows")
+    found = []
+    for _ in range(number):
+        times = {}
+        for name in _order(chance, "bare", "metered"):
+            times[name] = bare(step, count) if name == "bare" else metered(step, count, meter)
+        found.append([times["bare"], times["metered"]])
+    meter.close()
+    return found
+
+
+def _sampler_share(sampler: Sampler, scale: float) -> float:
+    """Beside a core that is busy."""
+    step = hashing_step(1.0)
+    with sampler.going():
+        bare(step, round(scale * SAMPLER_MS))
+    return sampler.core_share()
+
+
+def _sampler_pairs(sampler: Sampler, number: int, chance: random.Random) -> list[list[float]]:
+    step = on_all_cores(hashing_step(ALL_CORES_MS))
+    count = round(ALL_CORES_WINDOW_MS / ALL_CORES_MS)
+    found = []
+    for _ in range(number):
+        times = {}
+        for name in _order(chance, "held", "going"):
+            with sampler.held() if name == "held" else sampler.going():
+                times[name] = bare(step, count)
+        found.append([times["held"], times["going"]])
+    return found
+
+
+def _order(chance: random.Random, *names: str) -> list[str]:
+    return chance.sample(names, len(names))
 
 
 def main() -> None:
-    rounds, seed = int(sys.argv[1]), int(sys.argv[2])
+    scale, seed = float(sys.argv[1]), int(sys.argv[2])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_pid(folder, "worker.0")
         with sampled(folder):
-            found = pairs(rounds, random.Random(seed), folder)
+            found = pairs(scale, random.Random(seed), folder)
     print(json.dumps(found))
 
 

@@ -1,13 +1,14 @@
 """What the whole harness costs, telemetry on, against the bare Python loop: at most 0.5 % of steps from 1 ms on.
 
-The figure is small and the machine noisy, so everything is paired: in one process, windows of 100 ms with and without
-the harness follow each other in random order, over the same step (hashing from the cache, one thread). A process gives
-the median of its pairs' log-ratios, the interval is Student's t over processes. Steps of 0.05 ms, and of 5 ms on all
-cores, where the sampler has no core of its own, are shown without a bar.
+The figure is small and the machine noisy, so it is put together from two that can be had precisely. The meter: in
+twelve processes, windows of a few steps with and without it follow each other in random order, over the same step
+(hashing from the cache, one thread); the median of the pairs' ratios, with an interval that allows for correlation. The
+sampler: its time on a core, counted by the kernel, as if all of it were taken from the steps, though it mostly runs on
+another core.
 
-Decided beforehand: the bar is on wall time, at the upper end of its 95 % interval; an interval that is too wide fails
-like a harness that is too dear. CPU time of the worker and the sampler's share of a core are printed beside it, to tell
-the one from the other. Not part of it: the parent's look at the progress, twice a second, some 50 us each.
+Decided beforehand: the bar is on the sum, at the sum of the upper ends of both 95 % intervals; an interval that is too
+wide fails like a harness that is too dear. Steps of 0.05 ms, and the sampler's effect on steps of 5 ms that keep all
+cores busy, are shown without a bar. Not part of it: the parent's look at the progress, twice a second.
 """
 
 from __future__ import annotations
@@ -21,62 +22,62 @@ from pathlib import Path
 
 import numpy as np
 from _bars import Bar, finish
-from _harness import STEP_MS
-from numpy.typing import NDArray
+from _harness import ALL_CORES, WINDOWS
+
+from rigdyno.analyse.statistics import median_estimate
 
 Pairs = dict[str, list[list[float]]]
-Floats = NDArray[np.float64]
+Interval = tuple[float, float, float]  # value, low, high
 
 MOST = 0.005
 BARRED_FROM_MS = 1.0
 
 
-def one_process(rounds: int, seed: int) -> Pairs:
-    command = [sys.executable, str(Path(__file__).with_name("_harness.py")), str(rounds), str(seed)]
+def one_process(scale: float, seed: int) -> Pairs:
+    command = [sys.executable, str(Path(__file__).with_name("_harness.py")), str(scale), str(seed)]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: Pairs = json.loads(ended.stdout)
     return found
 
 
-def medians(processes: list[Pairs], name: str, bare: int, harness: int) -> Floats:
-    """A process each: by how much of the bare loop's time a step takes longer."""
-    tables = [np.array(process[name]) for process in processes]
-    return np.array([np.expm1(np.median(np.log(table[:, harness] / table[:, bare]))) for table in tables])
+def longer_by(processes: list[Pairs], name: str) -> Interval:
+    """By how much of the first window's time the second takes longer, over the pairs of all processes."""
+    table = np.concatenate([np.array(process[name]) for process in processes])
+    ratio = median_estimate(np.log(table[:, 1] / table[:, 0]), "log")
+    return math.expm1(ratio.value), math.expm1(ratio.low), math.expm1(ratio.high)
 
 
-def interval(values: Floats) -> tuple[float, float, float]:
-    """Mean, low and high: Student's t, 95 %."""
+def sampler_share(processes: list[Pairs]) -> Interval:
+    """Mean over processes, Student's t."""
     from scipy.stats import t
 
-    half = float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
-    mean = float(values.mean())
-    return mean, mean - half, mean + half
+    shares = np.array([process["sampler"][0][0] for process in processes])
+    half = float(t.ppf(0.975, len(shares) - 1) * shares.std(ddof=1) / math.sqrt(len(shares)))
+    return float(shares.mean()), float(shares.mean()) - half, float(shares.mean()) + half
 
 
-def print_table(processes: list[Pairs]) -> None:
-    print(f"{'step':<18} {'measured':>10} {'wall time':>11} {'':<18} {'CPU time':>10}")
-    for name in (name for name in processes[0] if name != "sampler"):
-        step_ms = np.median([pair[0] for process in processes for pair in process[name]]) / 1e6
-        wall, low, high = interval(medians(processes, name, 0, 1))
-        cpu, cpu_low, cpu_high = interval(medians(processes, name, 2, 3))
-        print(f"{name:<18} {step_ms:>7.3f} ms {wall:>+11.2%} [{low:+.2%}, {high:+.2%}] {cpu:>+10.2%}", end=" ")
-        print(f"[{cpu_low:+.2%}, {cpu_high:+.2%}]")
-    share, low, high = interval(np.array([process["sampler"][0][0] for process in processes]))
-    print(f"the sampler's process takes {share:.2%} of a core [{low:.2%}, {high:.2%}]\n")
+def shown(interval: Interval) -> str:
+    value, low, high = interval
+    return f"{value:>+7.2%} [{low:+.2%}, {high:+.2%}]"
 
 
-def bar(processes: list[Pairs], step: str) -> Bar:
-    cost, low, high = interval(medians(processes, step, 0, 1))
-    return Bar(f"harness on steps of {step}", cost, low, high, "of the bare loop's time", MOST)
+def bar(step_ms: float, meter: Interval, sampler: Interval) -> Bar:
+    value, low, high = (one + two for one, two in zip(meter, sampler, strict=True))
+    return Bar(f"harness on steps of {step_ms:g} ms", value, low, high, "of the bare loop's time", MOST)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer processes, fewer pairs")
-    count, rounds = (5, 3) if parser.parse_args().quick else (10, 7)
-    processes = [one_process(rounds, seed) for seed in range(count)]
-    print_table(processes)
-    finish([bar(processes, f"{step_ms:g} ms") for step_ms in STEP_MS if step_ms >= BARRED_FROM_MS])
+    count, scale = (5, 0.7) if parser.parse_args().quick else (12, 1.5)
+    processes = [one_process(scale, seed) for seed in range(count)]
+    sampler = sampler_share(processes)
+    meters = {step_ms: longer_by(processes, f"{step_ms:g} ms") for step_ms in WINDOWS}
+    for step_ms, meter in meters.items():
+        print(f"meter, steps of {step_ms:>5g} ms              {shown(meter)}")
+    print(f"sampler, of a core                      {shown(sampler)}")
+    print(f"sampler, {ALL_CORES:<17} (wall)      {shown(longer_by(processes, ALL_CORES))}\n")
+    finish([bar(step_ms, meter, sampler) for step_ms, meter in meters.items() if step_ms >= BARRED_FROM_MS])
 
 
 if __name__ == "__main__":

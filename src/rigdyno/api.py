@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rigdyno import __version__
 from rigdyno.analyse.answers import MARGIN
-from rigdyno.analyse.duel import duel_of, is_enough
+from rigdyno.analyse.duel import duel_of
 from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import utc_now
@@ -23,7 +23,7 @@ from rigdyno.contracts import Observer
 from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
 from rigdyno.plan.build import is_own_loop
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
-from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel
+from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one_configuration
 from rigdyno.plan.expand import expand, require_sense
 from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import look
@@ -91,14 +91,18 @@ class Run:
         return view_of(self.head, found, saved_in, self._warnings(), noise)
 
     def _warnings(self) -> tuple[str, ...]:
-        """A duel that is decided leaves cells over: that is no loss."""
-        unfinished = len(self.head.plan.cells) - len(self.cells)
-        over = self.duel is not None and self.head.plan.duel is not None and is_enough(self.duel, self.head.plan.duel)
-        if unfinished <= 0 or (self.head.plan.is_duel and over):
-            late = []
-        else:
-            late = [f"{unfinished} of {len(self.head.plan.cells)} cells are not finished; {self._resume()}"]
+        unfinished = self._unfinished()
+        late = () if unfinished is None else (f"{unfinished}; {self._resume()}",)
         return tuple(_utf8(text) for text in (*self.warnings, *late))
+
+    def _unfinished(self) -> str | None:
+        """A duel leaves cells over when it is decided or its time is up: that is no loss."""
+        plan = self.head.plan
+        missing = len(plan.cells) - len(self.cells)
+        if self.duel is not None and plan.duel is not None and plan.is_duel:
+            fought, least = len(self.duel.pairs), plan.duel.least_pairs
+            return f"{fought} of at least {least} pairs of processes are finished" if fought < least else None
+        return f"{missing} of {len(plan.cells)} cells are not finished" if missing > 0 else None
 
     def _resume(self) -> str:
         if self.folder.is_running():
@@ -144,6 +148,7 @@ def prepare(request: Request) -> RunHead:
 
 def prepare_duel(request: DuelRequest) -> RunHead:
     for arm in (request.a, request.b):
+        require_one_configuration(arm)
         require_sense(arm)
         if arm.python is not None:
             require_same_rigdyno(arm.python)

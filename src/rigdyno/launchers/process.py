@@ -45,9 +45,10 @@ class Process:
 
 def worker_environment(spec: RunSpec) -> Mapping[str, str]:
     """Thread counts must be set before a framework is loaded."""
-    if spec.threads is None:
-        return dict(os.environ)
-    return {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(spec.threads))}
+    threads = {} if spec.threads is None else dict.fromkeys(_THREAD_VARIABLES, str(spec.threads))
+    # What `-P` is to our own interpreter; one that is too old for it ignores the variable.
+    safe_path = {} if spec.python is None else {"PYTHONSAFEPATH": "1"}
+    return {**os.environ, **threads, **safe_path}
 
 
 class ProcessLaunch:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from rigdyno import catalogue
-from rigdyno.errors import BadValue, UsageError
-from rigdyno.plan.build import workload_of
+from rigdyno.errors import BadValue, UnknownName, UsageError
+from rigdyno.plan.build import option_types, workload_of
 from rigdyno.plan.expand import expand, plan_name
 from rigdyno.plan.load import Request
 from rigdyno.plan.pairs import (
@@ -48,6 +48,7 @@ def arm_request(common: Request, settings: Mapping[str, Value], flag: str, *, te
     """What both arms have in common, with the settings of one; `text`: as they came from a command line."""
     own = {key: _typed(key, settings[key], flag) for key in ARM_KEYS if key in settings}
     options = {key: value for key, value in settings.items() if key not in ARM_KEYS}
+    _require_known(common.target, options)
     return msgspec.structs.replace(
         common,
         **own,
@@ -59,9 +60,20 @@ def arm_request(common: Request, settings: Mapping[str, Value], flag: str, *, te
 
 def _typed(key: str, value: Value, flag: str) -> Any:
     try:
-        return ARM_KEYS[key](value)
-    except ValueError:
-        raise BadValue(f"{flag} {key} must be a whole number, not '{value}'") from None
+        return msgspec.convert(value, ARM_KEYS[key], strict=False)
+    except msgspec.ValidationError:
+        wanted = "a whole number" if ARM_KEYS[key] is int else "text"
+        raise BadValue(f"{flag} {key} must be {wanted}, not {value!r}") from None
+
+
+def _require_known(target: str, options: Iterable[str]) -> None:
+    """A misspelt 'thread' means the arm's own setting, which the workload doesn't know of."""
+    if target not in catalogue.names("workload"):
+        return
+    known = (*option_types(catalogue.load("workload", target)), *ARM_KEYS)
+    for key in options:
+        if key not in known:
+            raise UnknownName(f"option of {target}", key, known)
 
 
 def expand_duel(request: DuelRequest, system: System, device: str, resources: Resources) -> Plan:
@@ -86,12 +98,16 @@ def expand_duel(request: DuelRequest, system: System, device: str, resources: Re
     return Plan(name=f"duel-{plan_name(request.a.target)}", label=request.label, cells=cells, duel=duel)
 
 
-def _arm(request: Request, system: System, device: str, resources: Resources) -> RunSpec:
-    """One configuration, whatever it came from."""
+def require_one_configuration(request: Request) -> None:
     if request.target in catalogue.names("suite"):
         raise UsageError(
             f"{request.target} is a suite of several configurations; a duel takes one: a workload, or FILE.py:FUNCTION"
         )
+
+
+def _arm(request: Request, system: System, device: str, resources: Resources) -> RunSpec:
+    """One configuration, whatever it came from."""
+    require_one_configuration(request)
     plan = expand(request, system, device, resources)
     specs = list({cell.spec.key(): cell.spec for cell in plan.cells}.values())
     if len(specs) != 1:

@@ -28,6 +28,8 @@ BUFFER_ROWS = 4096
 BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
 
 _ROW = struct.Struct(STEP_STRUCT)
+_PACK_INTO, _ROW_BYTES = _ROW.pack_into, _ROW.size
+_BUFFER_BYTES = BUFFER_ROWS * _ROW_BYTES
 _FLAGS_AT = _ROW.size - 2  # the low byte of the last field
 
 
@@ -54,7 +56,7 @@ class StepMeter:
         self._now_ns, self._watch = clock.now_ns, ClockWatch(clock)
         self._synchronise, self._agree, self._settled, self._warmed_up = synchronise, agree, settled, warmed_up
         self._block_ns = BLOCK_NS if synchronise is None else ASYNCHRONOUS_BLOCK_NS
-        self._buffer = bytearray(BUFFER_ROWS * _ROW.size)
+        self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
         self._block, self._pending, self._items = 1, 0, 0.0
         self._warm_up: list[list[float]] = [[] for _ in range(kinds)]  # ns per step, by kind
@@ -66,6 +68,10 @@ class StepMeter:
         if synchronise is not None:
             synchronise()
         self._began_ns = self._start_ns = self._flushed_ns = self._last_ns = self._now_ns()
+        self._look_ns: float = self._began_ns + FLUSH_NS
+        self._end_ns = math.inf
+        if budget is not None and budget.stop == "clock":
+            self._end_ns = self._began_ns + budget.seconds * NS_PER_S
 
     def more(self) -> bool:
         return self._running
@@ -97,31 +103,47 @@ class StepMeter:
         self._pending, self._items = 0, 0.0
 
     def _write_row(self, end_ns: int, kind: int) -> None:
-        _ROW.pack_into(
-            self._buffer, self._filled, self._start_ns, end_ns, self._items, self._pending, kind, self._flags
-        )
-        self._filled += _ROW.size
-        if self._filled == len(self._buffer):
+        _PACK_INTO(self._buffer, self._filled, self._start_ns, end_ns, self._items, self._pending, kind, self._flags)
+        self._filled += _ROW_BYTES
+        self._pending, self._items = 0, 0.0
+        if self._filled == _BUFFER_BYTES:
             self._flush()
 
     def _end_row(self, kind: int) -> None:
         if self._synchronise is not None:
             self._synchronise()
         now_ns = self._now_ns()
-        duration_ns = (now_ns - self._start_ns) / self._pending
-        restart = self._filled == len(self._buffer) - _ROW.size  # writing this row writes them all
-        self._write_row(now_ns, kind)
+        if self._flags:
+            self._end_warm_up_row(now_ns, kind)
+            return
+        # From here on every step of the measurement pays: a row costs 2 us after a step that has filled the caches.
+        start_ns, filled = self._start_ns, self._filled
+        _PACK_INTO(self._buffer, filled, start_ns, now_ns, self._items, self._pending, kind, 0)
+        self._filled = filled = filled + _ROW_BYTES
         self._pending, self._items = 0, 0.0
-        if self._flags & WARM_UP:
-            self._warm(duration_ns, kind, now_ns)
-            restart = True  # looking at the durations takes a while, and belongs to no step
-        else:
-            self._count(now_ns)
-        if not 0 <= now_ns - self._flushed_ns < FLUSH_NS:  # a clock that ran backwards is seen at once, too
+        self._start_ns = now_ns
+        self._rows_left -= 1
+        # A clock that ran backwards is seen at once, too.
+        if not start_ns <= now_ns < self._look_ns or filled == _BUFFER_BYTES or self._rows_left <= 0:
+            self._look(now_ns)
+
+    def _end_warm_up_row(self, now_ns: int, kind: int) -> None:
+        duration_ns = (now_ns - self._start_ns) / self._pending
+        self._write_row(now_ns, kind)
+        self._warm(duration_ns, kind, now_ns)
+        self._look(now_ns)
+
+    def _look(self, now_ns: int) -> None:
+        """What needn't be done after every row, and belongs to no step: the next one begins when it is over."""
+        if self._rows_left <= 0:
+            self._running = False
+        elif self._budget is not None and self._budget.stop == "clock" and not self._flags:
+            self._running = self._spent(now_ns) < 1
+        if not now_ns - FLUSH_NS < self._flushed_ns <= now_ns or self._filled == _BUFFER_BYTES:
             self._flush()
             self._flushed_ns = now_ns
-            restart = True
-        self._start_ns = self._now_ns() if restart else now_ns
+        self._look_ns = min(self._flushed_ns + FLUSH_NS, self._end_ns)
+        self._start_ns = self._now_ns()
 
     def _flush(self) -> None:
         if self._filled:
@@ -184,10 +206,3 @@ class StepMeter:
         latest = [(durations[1:] or durations)[-2 * MIN_WARM_UP_ROWS :] for durations in self._warm_up]
         typical = [median(durations) for durations in latest if durations]
         return self._block * sum(typical) / len(typical) if typical else float(self._block_ns)
-
-    def _count(self, now_ns: int) -> None:
-        self._rows_left -= 1
-        if self._rows_left <= 0:
-            self._running = False
-        elif self._budget is not None and self._budget.stop == "clock":
-            self._running = self._spent(now_ns) < 1

@@ -69,6 +69,8 @@ class TestArms:
         assert planned(b=arm).cells[1].spec.options == {"size": 128}
         with pytest.raises(BadValue, match="size must be a whole number, not '128'"):
             planned(b=arm_request(SMALL, {"size": "128"}, "b"))
+        with pytest.raises(BadValue, match=r"b threads must be a whole number, not 1\.5"):
+            arm_request(SMALL, {"threads": 1.5}, "b")
 
     def test_another_interpreter(self):
         plan = planned(b=with_settings("python=other/bin/python"))
@@ -203,6 +205,8 @@ class TestRefusals:
     def test_an_unknown_key_with_a_suggestion(self):
         with pytest.raises(UnknownName, match="no option of tensor_add named 'sise'; did you mean 'size'"):
             require_sense(with_settings("sise=3"))
+        with pytest.raises(UnknownName, match="no option of tensor_add named 'thread'; did you mean 'threads'"):
+            with_settings("thread=3")
 
     def test_an_unknown_update(self):
         with pytest.raises(UnknownName, match="no update named 'plane'; did you mean 'plain'"):

@@ -119,7 +119,7 @@ def test_going_on_is_offered_where_there_is_something_to_go_on_with(tmp_path, ra
 def test_a_decided_duel_is_complete_and_an_interrupted_one_is_not(tmp_path):
     assert view_of(tmp_path, SLOWER, planned=10).warnings == ()
     (warning,) = view_of(tmp_path, SLOWER[:3], planned=10).warnings
-    assert warning.startswith("14 of 20 cells are not finished; go on with: rigdyno run --resume ")
+    assert warning.startswith("3 of at least 6 pairs of processes are finished; go on with: rigdyno run --resume ")
 
 
 def test_json_keeps_to_its_schema_and_comes_back(tmp_path):

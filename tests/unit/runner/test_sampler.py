@@ -50,7 +50,7 @@ def test_reads_at_fixed_times_and_keeps_missing_values_missing(tmp_path):
     header, rows = sampled(tmp_path, clock, probe, readings=4)
     assert [name for name, _ in header.fields] == ["at_ns", "count", "temperature_c"]
     assert header.units == ("1", "°C")
-    assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 100_000_000, 200_000_000, 300_000_000]
+    assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 200_000_000, 400_000_000, 600_000_000]
     assert list(rows["count"]) == [1, 2, 3, 4]
     assert all(math.isnan(value) for value in rows["temperature_c"])
     assert probe.closed
