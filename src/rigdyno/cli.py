@@ -18,6 +18,7 @@ Examples:
   rigdyno run tensor_add --sweep size=1024,4096
   rigdyno run train.py:step           your own training step
   rigdyno report                      the newest run again
+  rigdyno duel train.py:old train.py:new
   rigdyno compare OLD NEW             did it get slower?
   rigdyno leaderboard device          among the published machines
 """
