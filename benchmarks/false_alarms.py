@@ -2,8 +2,9 @@
 
 Step level: hundreds of duels between processes without a framework, each process with its own layout (size of the
 environment, address randomisation on or off), half of them under a background load that comes and goes. Process level:
-real `rigdyno duel`s of a torch step. Beside it, on the same samples: what comparing means would have said, and what
-Welch's t-test would have said of one arm's early processes and the other's late ones, as sequential runs see them.
+real `rigdyno duel`s of a torch step of one thread. Beside it, on the same samples: what comparing means would have said,
+and what Welch's t-test would have said of one arm's early processes and the other's late ones, as sequential runs see
+them. Takes about 12 minutes for each level.
 """
 
 from __future__ import annotations
@@ -50,15 +51,35 @@ while True:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="as few duels as can meet the bars, and none of torch")
-    quick = parser.parse_args().quick
+    parser.add_argument("--level", choices=("step", "process", "both"), default="both")
+    asked = parser.parse_args()
+    bars: list[Bar] = []
+    if asked.level != "process":
+        bars += _step_level(60 if asked.quick else 400, 60 if asked.quick else 150)
+    if asked.level != "step" and not asked.quick:
+        bars += _process_level(40)
+    finish(bars)
+
+
+def _step_level(same: int, different: int) -> list[Bar]:
     random = Random(1)
-    alike = [_under_load(0.0, random, number) for number in range(60 if quick else 400)]
-    slower = [_under_load(SLOW_DOWN, random, number) for number in range(60 if quick else 150)]
+    alike = [_under_load(0.0, random, number) for number in range(same)]
+    slower = [_under_load(SLOW_DOWN, random, number) for number in range(different)]
     _print_table(alike, slower)
-    real = Counter(_real_duel(number) for number in range(0 if quick else 40))
-    if real:
-        print(f"process level, a torch step against itself: {dict(real)}\n")
-    finish(_bars(alike, slower, real))
+    answers, found = Counter(map(_duel, alike)), Counter(map(_duel, slower))
+    return [
+        _share("wrongly 'faster' or 'slower'", answers["faster"] + answers["slower"], same, 0.05, "most"),
+        _share("'same' said of the same", answers["same"], same, 0.80, "least"),
+        _share("3 % slow-down found", found["slower"], different, 0.95, "least"),
+    ]
+
+
+def _process_level(count: int) -> list[Bar]:
+    answers = Counter(_real_duel(number) for number in range(count))
+    print(f"process level, a torch step against itself: {dict(answers)}\n")
+    wrong = answers["faster"] + answers["slower"]
+    # Forty duels without a single false alarm show at most 7 %.
+    return [_share("torch: wrongly 'faster' or 'slower'", wrong, count, 0.10, "most")]
 
 
 def _under_load(slow_down: float, random: Random, number: int) -> Fought:
@@ -82,7 +103,7 @@ def _real_duel(number: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "steps.py"
         file.write_text(TORCH_STEP)
-        arm = Request(target=f"{file}:step", seed=number)
+        arm = Request(target=f"{file}:step", seed=number, threads=1)
         head = api.prepare_duel(DuelRequest(a=arm, b=arm, budget_seconds=24.0))
         duel = api.carry_out(api.start(head, Path(folder) / "runs"), head).duel
         assert duel is not None
@@ -123,20 +144,6 @@ def _t_test(fought: Fought) -> str:
     if stats.ttest_ind(a, b, equal_var=False).pvalue >= 0.05:
         return "same"
     return "slower" if b.mean() > a.mean() else "faster"
-
-
-def _bars(alike: list[Fought], slower: list[Fought], real: Counter[str]) -> list[Bar]:
-    answers, found = Counter(map(_duel, alike)), Counter(map(_duel, slower))
-    wrong = answers["faster"] + answers["slower"]
-    wrong_real = real["faster"] + real["slower"]
-    bars = [
-        _share("wrongly 'faster' or 'slower'", wrong, len(alike), 0.05, "most"),
-        _share("'same' said of the same", answers["same"], len(alike), 0.80, "least"),
-        _share("3 % slow-down found", found["slower"], len(slower), 0.95, "least"),
-    ]
-    if real:  # forty duels without a single false alarm show at most 7 %
-        bars.append(_share("torch: wrongly 'faster' or 'slower'", wrong_real, sum(real.values()), 0.10, "most"))
-    return bars
 
 
 def _share(name: str, count: int, of: int, bar: float, at: str) -> Bar:

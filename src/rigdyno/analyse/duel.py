@@ -88,7 +88,17 @@ def pair_figure(pair: Pair) -> PairFigure:
 
 
 def log_ratios(a: Rows, b: Rows) -> NDArray[np.float64]:
-    """Of B's rate over A's, turn by turn; warm-up stays out, and so does a turn whose partner a crash has lost."""
+    """Of B's rate over A's, each the mean of two rounds in opposite order: whoever is second may be slower for that
+    alone. Warm-up stays out, and so does a turn whose partner a crash has lost."""
+    rounds = _round_ratios(a, b)
+    if len(rounds) < 2:
+        return rounds
+    there, back = rounds[: len(rounds) // 2 * 2].reshape(-1, 2).T
+    both: NDArray[np.float64] = (there + back) / 2
+    return both
+
+
+def _round_ratios(a: Rows, b: Rows) -> NDArray[np.float64]:
     both = min(len(a), len(b))
     counted = ((a["flags"][:both] | b["flags"][:both]) & WARM_UP) == 0
     a, b = a[:both][counted], b[:both][counted]

@@ -58,7 +58,7 @@ def _table(duel: Duel) -> Table:
         columns=(
             Column(key="pair", title="processes", numeric=False),
             Column(key="ratio", title="change from A to B" if near else "B's rate over A's"),
-            Column(key="turns", title="turns"),
+            Column(key="turns", title="rounds"),
         ),
         rows=tuple(_row(name, change(ratio) if near else ratio, turns) for name, ratio, turns in figures),
         notes=(note,),

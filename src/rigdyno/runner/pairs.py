@@ -131,6 +131,6 @@ class PairRun:
         self._next_tick_ns = now_ns + int(TICK_SECONDS * NS_PER_S)
         seconds = seconds_of_ns(now_ns - self._began_ns)
         expected = sum(cell.seconds for cell in self.cells)
-        figure = f"B {signed_percent(exp(median(log_ratios)))}, {len(log_ratios)} turns" if log_ratios else None
+        figure = f"B {signed_percent(exp(median(log_ratios)))}, {len(log_ratios)} rounds" if log_ratios else None
         share = min(0.99, seconds / max(expected, 0.1))
         self.observer.progress(Progress(self.cells[0], seconds, share, figure=figure))

@@ -67,9 +67,10 @@ def half_width(ratios):
 
 class TestTurns:
     def test_log_ratios_by_hand(self):
-        a = step_rows([1.0, 2.0, 4.0], items=[8.0, 8.0, 8.0])
-        b = step_rows([2.0, 2.0, 1.0], items=[8.0, 4.0, 8.0])
-        assert log_ratios(a, b) == pytest.approx(np.log([0.5, 0.5, 4.0]))
+        """Rounds of 0.5, 0.5, 4 and 1: two by two, their geometric means; a fifth has no way back."""
+        a = step_rows([1.0, 2.0, 4.0, 1.0, 1.0], items=[8.0] * 5)
+        b = step_rows([2.0, 2.0, 1.0, 1.0, 9.0], items=[8.0, 4.0, 8.0, 8.0, 8.0])
+        assert log_ratios(a, b) == pytest.approx(np.log([0.5, 2.0]))
 
     def test_warm_up_of_either_arm_and_turns_without_a_partner_stay_out(self):
         a = step_rows([9.0, 9.0, 1.0, 1.0, 1.0], warm_up=2)
@@ -87,9 +88,9 @@ class TestTurns:
             log_ratios(step_rows([1.0, 1.0]), step_rows([1.0, 1.0], items=counts))
 
     def test_the_figure_of_a_pair_is_the_median_and_one_stray_turn_is_nothing(self):
-        b = np.full(41, 0.01 / 0.97)
+        b = np.full(82, 0.01 / 0.97)
         b[7] = 30.0
-        [pair] = pairs_of([a_cell(3, "a", np.full(41, 0.01)), a_cell(3, "b", b, took=6.0)])
+        [pair] = pairs_of([a_cell(3, "a", np.full(82, 0.01)), a_cell(3, "b", b, took=6.0)])
         figure = pair_figure(pair)
         assert figure.pair == 3
         assert figure.seconds == 6.0

@@ -73,7 +73,7 @@ def test_who_fights_and_every_pair(tmp_path):
     assert view.rigs[0].startswith("my box: Test CPU")
     names = [row.entries["pair"].text for row in view.tables[0].rows]
     assert names == [f"pair {number}" for number in range(1, 7)] + ["all pairs"]
-    assert [row.entries["turns"].text for row in view.tables[0].rows] == ["50"] * 6 + ["300"]
+    assert [row.entries["turns"].text for row in view.tables[0].rows] == ["25"] * 6 + ["150"]
     assert view.tables[0].rows[-1].entries["ratio"] == change(view.comparisons[0].ratio)
     assert view.warnings == ()
 
@@ -242,10 +242,10 @@ class TestProgress:
         bar.planned(self.PLAN, Path())
         pair = self.PLAN.cells[1]
         bar.started(pair)
-        bar.progress(Progress(pair, 6.0, 0.5, figure="B -3.1 %, 40 turns"))
+        bar.progress(Progress(pair, 6.0, 0.5, figure="B -3.1 %, 40 rounds"))
         (task,) = bar._bar.tasks
         bar.over()
         assert task.description == "pair 1"
         assert task.completed == pytest.approx(60.0 + 6.0)
         assert task.total == pytest.approx(60.0 + 48.0)
-        assert task.fields["figures"] == "B -3.1 %, 40 turns, 42 s left"
+        assert task.fields["figures"] == "B -3.1 %, 40 rounds, 42 s left"

@@ -242,15 +242,21 @@ def test_the_largest_request_survives(path, ends):
     meter.close()
 
 
-def test_a_core_is_let_go_of_again(monkeypatch):
+@pytest.mark.parametrize("pool_ran_ns", [0, 900_000_000])
+def test_a_core_is_let_go_of_again_and_a_pool_of_threads_never_moved(monkeypatch, pool_ran_ns):
     """A step may use every core that it may use otherwise."""
-    asked = []
+    asked, ran_ns = [], {"thread": 0, "process": 0}
     monkeypatch.setattr(turns.os, "sched_getaffinity", lambda _pid: {5, 2, 9}, raising=False)
     monkeypatch.setattr(turns.os, "sched_setaffinity", lambda _pid, cores: asked.append(set(cores)), raising=False)
+    monkeypatch.setattr(turns, "process_cpu_ns", lambda: ran_ns["process"])
+    monkeypatch.setattr(turns, "thread_cpu_ns", lambda: ran_ns["thread"])
     cores = Cores()
+    cores.begin_on(0)  # nothing has run yet: nobody knows
+    ran_ns.update(thread=1_000_000_000, process=1_000_000_000 + pool_ran_ns)
     for number in (0, 1, 2, 3):
         cores.begin_on(number)
-    assert asked == [{2}, {2, 5, 9}, {5}, {2, 5, 9}, {9}, {2, 5, 9}, {2}, {2, 5, 9}]
+    moves = [{2}, {2, 5, 9}, {5}, {2, 5, 9}, {9}, {2, 5, 9}, {2}, {2, 5, 9}]
+    assert asked == ([] if pool_ran_ns else moves)
 
 
 def test_a_system_without_affinity_is_left_alone(monkeypatch):
