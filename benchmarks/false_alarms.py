@@ -2,9 +2,9 @@
 
 Step level: hundreds of duels between processes without a framework, each process with its own layout (size of the
 environment, address randomisation on or off), half of them under a background load that comes and goes. Process level:
-real `rigdyno duel`s of a torch step of one thread. Beside it, on the same samples: what comparing means would have said,
-and what Welch's t-test would have said of one arm's early processes and the other's late ones, as sequential runs see
-them. Takes about 12 minutes for each level.
+real `rigdyno duel`s of a torch step of one thread. Beside it, on the same samples: what comparing means would have
+said, and what Welch's t-test would have said of one arm's early processes and the other's late ones, as sequential runs
+see them. Takes about 12 minutes for each level.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def bar(step_ms: float, meter: Interval, sampler: Interval) -> Bar:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer processes, fewer pairs")
-    count, scale = (5, 0.7) if parser.parse_args().quick else (12, 1.5)
+    count, scale = (4, 0.5) if parser.parse_args().quick else (12, 1.0)
     processes = [one_process(scale, seed) for seed in range(count)]
     sampler = sampler_share(processes)
     meters = {step_ms: longer_by(processes, f"{step_ms:g} ms") for step_ms in WINDOWS}
