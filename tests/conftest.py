@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -14,3 +15,7 @@ def _away_from_home(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
     monkeypatch.delenv("RIGDYNO_RUNS", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
+
+
+# Started in the background of a shell, this process ignores Ctrl-C, and so would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
