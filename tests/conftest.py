@@ -17,5 +17,5 @@ def _away_from_home(monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
 
 
-# Started in the background of a shell, this process ignores Ctrl-C, and so would all that the tests start and interrupt.
+# In the background of a shell this process ignores Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
