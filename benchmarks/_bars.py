@@ -44,13 +44,15 @@ def distance_bar(name: str, ratios: list[float], bar: float) -> Bar:
     return Bar(name, abs(ratio.value - 1), 0.0, worst, "of the peer's rate", bar)
 
 
-def share_bar(name: str, said: Sequence[bool], bar: float, at: Literal["most", "least"]) -> Bar:
+def share_bar(
+    name: str, said: Sequence[bool], bar: float, at: Literal["most", "least"], confidence: float = 0.95
+) -> Bar:
     """How often it was so, with Clopper and Pearson's interval; nothing asked proves nothing."""
     from scipy.stats import binomtest
 
     if not said:
         return Bar(name, 0.0, 0.0, 1.0, "of none", bar, at)
-    interval = binomtest(sum(said), len(said)).proportion_ci()
+    interval = binomtest(sum(said), len(said)).proportion_ci(confidence)
     return Bar(name, sum(said) / len(said), interval.low, interval.high, f"of {len(said)}", bar, at)
 
 

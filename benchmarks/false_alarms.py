@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from _bars import Bar, finish
+from _bars import Bar, finish, share_bar
 from _light_duel import Fought, fight
 from scipy import stats
 
@@ -30,6 +30,7 @@ from rigdyno.plan.load import Request
 
 MARGIN = 0.01
 SLOW_DOWN = 0.03
+ONE_SIDED = 0.90  # of the interval: either bound by itself holds with 95 %
 TORCH_STEP = """
 import torch
 x = torch.randn(192, 192)
@@ -66,20 +67,23 @@ def _step_level(same: int, different: int) -> list[Bar]:
     alike = [_under_load(0.0, random, number) for number in range(same)]
     slower = [_under_load(SLOW_DOWN, random, number) for number in range(different)]
     _print_table(alike, slower)
-    answers, found = Counter(map(_duel, alike)), Counter(map(_duel, slower))
+    answers, found = [*map(_duel, alike)], [*map(_duel, slower)]
     return [
-        _share("wrongly 'faster' or 'slower'", answers["faster"] + answers["slower"], same, 0.05, "most"),
-        _share("'same' said of the same", answers["same"], same, 0.80, "least"),
-        _share("3 % slow-down found", found["slower"], different, 0.95, "least"),
+        share_bar("wrongly 'faster' or 'slower'", [*map(_differs, answers)], 0.05, "most", ONE_SIDED),
+        share_bar("'same' said of the same", [answer == "same" for answer in answers], 0.80, "least", ONE_SIDED),
+        share_bar("3 % slow-down found", [answer == "slower" for answer in found], 0.95, "least", ONE_SIDED),
     ]
 
 
 def _process_level(count: int) -> list[Bar]:
-    answers = Counter(_real_duel(number) for number in range(count))
-    print(f"process level, a torch step against itself: {dict(answers)}\n")
-    wrong = answers["faster"] + answers["slower"]
+    answers = [_real_duel(number) for number in range(count)]
+    print(f"process level, a torch step against itself: {dict(Counter(answers))}\n")
     # Forty duels without a single false alarm show at most 7 %.
-    return [_share("torch: wrongly 'faster' or 'slower'", wrong, count, 0.10, "most")]
+    return [share_bar("torch: wrongly 'faster' or 'slower'", [*map(_differs, answers)], 0.10, "most", ONE_SIDED)]
+
+
+def _differs(answer: str) -> bool:
+    return answer in ("faster", "slower")
 
 
 def _under_load(slow_down: float, random: Random, number: int) -> Fought:
@@ -144,12 +148,6 @@ def _t_test(fought: Fought) -> str:
     if stats.ttest_ind(a, b, equal_var=False).pvalue >= 0.05:
         return "same"
     return "slower" if b.mean() > a.mean() else "faster"
-
-
-def _share(name: str, count: int, of: int, bar: float, at: str) -> Bar:
-    """With Clopper and Pearson's bounds, 95 % on either side."""
-    bounds = stats.binomtest(count, of).proportion_ci(0.90)
-    return Bar(name, count / of, float(bounds.low), float(bounds.high), f"of {of} duels", bar, at)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
