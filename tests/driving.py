@@ -146,3 +146,13 @@ def _everything(terminal: int) -> bytes:
 def interrupt(process: subprocess.Popen[str], number: signal.Signals) -> None:
     """To the whole group, as a terminal does at Ctrl-C."""
     os.killpg(process.pid, number)
+
+
+def said_in_one_line(captured: tuple[str, str], words: str, folder: Path) -> None:
+    """What was wrong, on stderr alone, and nothing was left behind."""
+    out, err = captured
+    assert out == ""
+    assert err.startswith("rigdyno: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert not (folder / "runs").exists()

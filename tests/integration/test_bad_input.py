@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driving import rigdyno
+from driving import rigdyno, said_in_one_line
 from rigdyno import cli
 from support import a_stored_run
 
@@ -76,12 +76,7 @@ def folder(tmp_path_factory):
 def test_one_line_and_exit_code_2(arguments, words, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert cli.main([os.fsdecode(argument) for argument in arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("rigdyno: ")
-    assert err.count("\n") == 1
-    assert words in err
-    assert not (folder / "runs").exists()
+    said_in_one_line(capsys.readouterr(), words, folder)
 
 
 @pytest.mark.parametrize("name", [b"\xff.toml", b"\xff.py:step", b"\xff"])

@@ -24,6 +24,7 @@ from driving import (
     pid_of,
     records,
     rigdyno,
+    said_in_one_line,
     started,
     until,
 )
@@ -282,9 +283,4 @@ class TestBeforeAnythingRuns:
         monkeypatch.chdir(folder)
         monkeypatch.setattr(api, "find_accelerators", lambda: looked)
         assert cli.main(["duel", *arguments]) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.startswith("rigdyno: ")
-        assert err.count("\n") == 1
-        assert words in err
-        assert not (folder / "runs").exists()
+        said_in_one_line(capsys.readouterr(), words, folder)
