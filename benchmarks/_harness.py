@@ -3,8 +3,8 @@
 A bare window is `for _ in range(n): step()` between two readings of the clock. A metered window is the worker's loop
 with a meter and its file on disk. Both are a few steps long, so that hundreds of pairs fit into seconds and what the
 machine does to one of a pair it mostly does to the other. The sampler's process, with all its probes, is stopped
-meanwhile: it reads five times a second, which few windows would see. What it costs is its own time on a core, as the
-kernel counts it.
+meanwhile: it reads every 0.4 s, which few windows would see. What it costs is its own time on a core, as the
+kernel counts it. Few windows see the meter write, too: that is the time between the rows of a longer loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,19 +25,15 @@ from rigdyno.clock import SystemClock
 from rigdyno.contracts import Step
 from rigdyno.errors import DamagedRun
 from rigdyno.processes import write_pid
-from rigdyno.runner.device import usable_cores
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.sampling import sampled
 from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile, read_rows
 from rigdyno.schema.spec import Budget
 from rigdyno.units import NS_PER_MS, NS_PER_S
 
-WINDOWS = {0.05: (80, 150), 1.0: (6, 400), 5.0: (4, 150), 50.0: (1, 30)}  # by ms a step: steps a window, pairs
-ALL_CORES_MS = 5.0
-ALL_CORES = "5 ms on all cores"
-ALL_CORES_WINDOW_MS = 400.0  # two readings of the sampler
-ALL_CORES_PAIRS = 6
+WINDOWS = {0.05: (80, 150), 1.0: (6, 600), 5.0: (4, 150), 50.0: (1, 30)}  # by ms a step: steps a window, pairs
 SAMPLER_MS = 3000
+WRITING_MS = 3000
 WARM_UP_STEPS = 5
 SETTLE_SECONDS = 0.01  # for the sampler to stop, or to catch up with the reading that it missed
 
@@ -51,7 +46,6 @@ class Sampler:
     def __init__(self, folder: Path) -> None:
         _wait_until(lambda: _readings(folder) >= 2)
         self.pid = int((folder / "sampler.pid").read_text())
-        self._running_ns = self._cpu_ns = 0
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -62,16 +56,11 @@ class Sampler:
         finally:
             os.kill(self.pid, signal.SIGCONT)
 
-    @contextmanager
-    def going(self) -> Iterator[None]:
+    def core_share(self, meanwhile: Callable[[], object]) -> float:
         time.sleep(SETTLE_SECONDS)
         began_ns, cpu_ns = now_ns(), self._spent_ns()
-        yield
-        self._running_ns += now_ns() - began_ns
-        self._cpu_ns += self._spent_ns() - cpu_ns
-
-    def core_share(self) -> float:
-        return self._cpu_ns / max(1, self._running_ns)
+        meanwhile()
+        return (self._spent_ns() - cpu_ns) / (now_ns() - began_ns)
 
     def _spent_ns(self) -> int:
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0])
@@ -127,16 +116,6 @@ def hashing_step(milliseconds: float) -> Step:
     return step
 
 
-def on_all_cores(step: Step) -> Step:
-    pool, cores = ThreadPoolExecutor(usable_cores()), range(usable_cores())
-
-    def shared() -> None:
-        for _ in pool.map(lambda _core: step(), cores):
-            pass
-
-    return shared
-
-
 def _duration_ns(work: Callable[[], object]) -> int:
     began_ns = now_ns()
     work()
@@ -159,16 +138,16 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 
 
 def pairs(scale: float, chance: random.Random, folder: Path) -> dict[str, list[list[float]]]:
-    """By name of the step: [bare, metered] in ns a step, a row a pair; the sampler's share of a core; and, for a step
-    on all cores, [sampler stopped, sampler going]."""
+    """By name of the step: [bare, metered] in ns a step, a row a pair; the share of a loop's time that passes between
+    its steps; the sampler's share of a core."""
     sampler = Sampler(folder)
     with sampler.held():
         found = {
             f"{step_ms:g} ms": _meter_pairs(hashing_step(step_ms), count, round(scale * number), chance, folder)
             for step_ms, (count, number) in WINDOWS.items()
         }
+        found["writing"] = [[_writing_share(scale, folder)]]
     found["sampler"] = [[_sampler_share(sampler, scale)]]
-    found[ALL_CORES] = _sampler_pairs(sampler, round(scale * ALL_CORES_PAIRS), chance)
     return found
 
 
@@ -184,25 +163,22 @@ def _meter_pairs(step: Step, count: int, number: int, chance: random.Random, fol
     return found
 
 
+def _writing_share(scale: float, folder: Path) -> float:
+    """Steps of 1 ms make the most rows."""
+    step, path = hashing_step(1.0), folder / "writing.rows"
+    meter = warmed_up_meter(step, path)
+    metered(step, round(scale * WRITING_MS), meter)
+    meter.close()
+    _, rows = read_rows(path)
+    rows = rows[4 * WARM_UP_STEPS + 2 :]  # behind the restart
+    between_ns = (rows["start_ns"][1:] - rows["end_ns"][:-1]).sum()
+    return float(between_ns / (rows["end_ns"][-1] - rows["start_ns"][0]))
+
+
 def _sampler_share(sampler: Sampler, scale: float) -> float:
     """Beside a core that is busy."""
     step = hashing_step(1.0)
-    with sampler.going():
-        bare(step, round(scale * SAMPLER_MS))
-    return sampler.core_share()
-
-
-def _sampler_pairs(sampler: Sampler, number: int, chance: random.Random) -> list[list[float]]:
-    step = on_all_cores(hashing_step(ALL_CORES_MS))
-    count = round(ALL_CORES_WINDOW_MS / ALL_CORES_MS)
-    found = []
-    for _ in range(number):
-        times = {}
-        for name in _order(chance, "held", "going"):
-            with sampler.held() if name == "held" else sampler.going():
-                times[name] = bare(step, count)
-        found.append([times["held"], times["going"]])
-    return found
+    return sampler.core_share(lambda: bare(step, round(scale * SAMPLER_MS)))
 
 
 def _order(chance: random.Random, *names: str) -> list[str]:

@@ -14,7 +14,7 @@ class OpenFile:
 
     __slots__ = ("_descriptor",)
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -37,6 +37,15 @@ class OpenFile:
     @property
     def is_open(self) -> bool:
         return self._descriptor >= 0
+
+
+def read_once(path: str) -> bytes:
+    """Nothing where it can't be read: the process ended, or this kernel has no such file."""
+    file = OpenFile(path)
+    try:
+        return file.read() or b""
+    finally:
+        file.close()
 
 
 def number(text: bytes | None) -> float:

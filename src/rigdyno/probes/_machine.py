@@ -12,6 +12,8 @@ IDLE, IO_WAIT, STEAL, FIELDS = 3, 4, 7, 8  # of a core's line in /proc/stat; wha
 CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 NOT_TEMPERATURES = ("pmic", "iwlwifi")  # a constant 100 on some boards; a radio
 
+Ticks = tuple[int, ...]
+
 
 class Cores:
     """Shares of time since the last read, from the kernel's tick counts."""
@@ -24,38 +26,28 @@ class Cores:
     def read(self) -> tuple[list[float], float]:
         """The usage of each core, and the share of all cores that the hypervisor gave to others."""
         last, self._last = self._last, self._counts()
-        ticks = {name: _since(last.get(name), now) for name, now in self._last.items()}
-        usage = [_busy_share(ticks.get(name)) for name in self.names]
-        return usage, _share(ticks.get("cpu"), STEAL)
+        _, stolen = _shares(last.get("cpu"), self._last.get("cpu"))
+        return [_shares(last.get(name), self._last.get(name))[0] for name in self.names], stolen
 
-    def _counts(self) -> dict[str, list[int]]:
-        text = self._file.read() or b""
+    def _counts(self) -> dict[str, Ticks]:
         counts = {}
-        for line in text.split(b"\n"):
+        for line in (self._file.read() or b"").split(b"\n"):
             if not line.startswith(b"cpu"):
                 break
-            name, *fields = line.split()
-            counts[name.decode()] = [int(field) for field in fields[:FIELDS]]
+            name, *fields = line.split(None, FIELDS + 1)
+            counts[name.decode()] = tuple(map(int, fields[:FIELDS]))
         return counts
 
     def close(self) -> None:
         self._file.close()
 
 
-def _since(last: list[int] | None, now: list[int]) -> list[int]:
-    return [after - before for before, after in zip(last or now, now, strict=False)]
-
-
-def _busy_share(ticks: list[int] | None) -> float:
-    """Stolen time was not used here."""
-    idle = _share(ticks, IDLE) + _share(ticks, IO_WAIT) + _share(ticks, STEAL)
-    return min(1.0, max(0.0, 1.0 - idle)) if not math.isnan(idle) else math.nan
-
-
-def _share(ticks: list[int] | None, field: int) -> float:
-    if ticks is None or len(ticks) <= field or sum(ticks) <= 0:
-        return math.nan
-    return max(0, ticks[field]) / sum(ticks)
+def _shares(last: Ticks | None, now: Ticks | None) -> tuple[float, float]:
+    """Of the time since: used, and stolen, which was not used here."""
+    if last is None or now is None or len(now) < FIELDS or (passed := sum(now) - sum(last)) <= 0:
+        return math.nan, math.nan
+    idle, waiting, stolen = (max(0, now[field] - last[field]) for field in (IDLE, IO_WAIT, STEAL))
+    return min(1.0, max(0.0, 1.0 - (idle + waiting + stolen) / passed)), stolen / passed
 
 
 class Pressure:

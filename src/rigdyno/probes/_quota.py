@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rigdyno.probes._files import OpenFile
+from rigdyno.probes._files import OpenFile, read_once
 
 # Where a controller's groups are mounted, and the files that hold the quota and what came of it.
 _V1_MOUNTS, _V2_MOUNTS = ("cpu", "cpu,cpuacct"), (".", "unified")
@@ -54,7 +54,7 @@ class Quota:
 
     def refresh(self) -> None:
         """Looks anew: a worker can be moved, and a quota be set while it runs."""
-        texts = {_read(self._root / f"proc/{pid}/cgroup") for pid in self._pids()} - {""}
+        texts = {read_once(f"{self._root}/proc/{pid}/cgroup").decode() for pid in self._pids()} - {""}
         if texts != self._memberships:
             self._memberships = texts
             self._follow({path for text in texts for path in _quota_files(self._root / "sys/fs/cgroup", text)})
@@ -95,10 +95,3 @@ def _upwards(mount: Path, group: str) -> Iterator[Path]:
     for depth in depths:
         folder = mount.joinpath(*parts[:depth])
         yield from (folder / name for name in _QUOTA_FILES if (folder / name).exists())
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # it ended, or this kernel has no control groups
-        return ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from rigdyno.probes._files import OpenFile
+from rigdyno.probes._files import OpenFile, read_once
 from rigdyno.units import NS_PER_S
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -32,9 +32,9 @@ class Usage(NamedTuple):
 class _Thread:
     """Counts from when it was first seen: what a thread did before belongs to no interval."""
 
-    def __init__(self, folder: Path) -> None:
-        self.schedule = OpenFile(folder / "schedstat")
-        self.status = OpenFile(folder / "status")
+    def __init__(self, folder: str) -> None:
+        self.schedule = OpenFile(f"{folder}/schedstat")
+        self.status = OpenFile(f"{folder}/status")
         self.waited_ns = _waited(self.schedule.read()) or 0
         self.switches = _involuntary(self.status.read())
 
@@ -44,8 +44,8 @@ class _Thread:
 
 
 class _Process:
-    def __init__(self, folder: Path) -> None:
-        self.stat = OpenFile(folder / "stat")
+    def __init__(self, folder: str) -> None:
+        self.stat = OpenFile(f"{folder}/stat")
         self.major_faults = (_usage(self.stat.read()) or Usage(0, 0, 0)).major_faults
 
     def close(self) -> None:
@@ -59,9 +59,9 @@ class Worker:
     """The worker's processes with all their children; every method gives what has been since it was last asked."""
 
     def __init__(self, proc: Path, pids: Callable[[], Sequence[int]]) -> None:
-        self._proc, self._pids = proc, pids
-        self._threads: dict[Path, _Thread] = {}
-        self._processes: dict[Path, _Process] = {}
+        self._proc, self._pids = str(proc), pids
+        self._threads: dict[str, _Thread] = {}
+        self._processes: dict[str, _Process] = {}
         self._ran_ns = 0
         self.refresh()
         self.usage()  # what was before counts for nothing
@@ -121,7 +121,7 @@ class Worker:
         _follow(self._processes, [], _Process)
 
 
-def _follow(known: dict[Path, Followed], now: Sequence[Path], kind: Callable[[Path], Followed]) -> None:
+def _follow(known: dict[str, Followed], now: Sequence[str], kind: Callable[[str], Followed]) -> None:
     """Closes those that are gone, opens those that are new."""
     for gone in known.keys() - set(now):
         known.pop(gone).close()
@@ -130,28 +130,22 @@ def _follow(known: dict[Path, Followed], now: Sequence[Path], kind: Callable[[Pa
             known[folder] = kind(folder)
 
 
-def _tree(proc: Path, pids: Sequence[int]) -> list[Path]:
-    found: dict[int, Path] = {}
+def _tree(proc: str, pids: Sequence[int]) -> list[str]:
+    """Folders of the processes. As text, like everything here that is done every second: paths cost more."""
+    found: dict[int, str] = {}
     waiting = list(pids)
     while waiting:
         pid = waiting.pop()
         if pid not in found:
-            found[pid] = proc / str(pid)
-            waiting += [child for task in _tasks(found[pid]) for child in _children(task)]
+            found[pid] = f"{proc}/{pid}"
+            waiting += [int(child) for task in _tasks(found[pid]) for child in read_once(f"{task}/children").split()]
     return list(found.values())
 
 
-def _tasks(process: Path) -> list[Path]:
+def _tasks(process: str) -> list[str]:
     try:
-        return list((process / "task").iterdir())
+        return [f"{process}/task/{name}" for name in os.listdir(f"{process}/task")]  # noqa: PTH208
     except OSError:  # it ended
-        return []
-
-
-def _children(task: Path) -> list[int]:
-    try:
-        return [int(pid) for pid in (task / "children").read_bytes().split()]
-    except OSError:
         return []
 
 

@@ -15,7 +15,7 @@ from rigdyno.probes._quota import Quota
 from rigdyno.probes._worker import Worker
 from rigdyno.units import NS_PER_S
 
-SLOW_NS = NS_PER_S  # clocks, temperatures and lists of threads cost more than all the rest: once a second is enough
+SLOW_NS = NS_PER_S  # pressure, clocks, temperatures, lists of threads: they cost more than all the rest
 RESOURCES = ("cpu", "memory", "io")
 CHANNELS = (
     Channel("steal_share", "share"),
@@ -83,7 +83,7 @@ class Host:
             self._available_bytes,
             waited_ns / elapsed_ns,
             ran_ns / elapsed_ns,
-            *(pressure.read_us() * 1000 / elapsed_ns for pressure in self._pressures),
+            *self._pressure_shares,
             self._switches_per_s,
             faults * NS_PER_S / elapsed_ns,
             memory_bytes,
@@ -95,6 +95,7 @@ class Host:
     def _read_slow(self, now_ns: int) -> None:
         elapsed_ns = now_ns - self._slow_from_ns or math.nan
         self._switches_per_s = self._worker.involuntary_switches() * NS_PER_S / elapsed_ns
+        self._pressure_shares = [pressure.read_us() * 1000 / elapsed_ns for pressure in self._pressures]
         self._worker.refresh()
         self._quota.refresh()
         self._available_bytes = self._memory.available_bytes()

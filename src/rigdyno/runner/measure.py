@@ -1,7 +1,7 @@
 """The meter: when a step began and ended, when the warm-up is over, when it is enough.
 
-On the hot path a step costs a call and an addition; a clock is read once a row, and a row holds at least a millisecond.
-Rows are written between steps, outside of every timed interval.
+On the hot path a step costs a call and an entry in a list; a clock is read once a row, and a row holds at least a
+millisecond. Rows are packed and written between steps, outside of every timed interval.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import NamedTuple
+
+import numpy as np
 
 from rigdyno.clock import Clock, ClockWatch
-from rigdyno.schema.samples import CLOCK_JUMPED, STEP_STRUCT, WARM_UP, RowFile
+from rigdyno.schema.samples import CLOCK_JUMPED, STEP_FIELDS, STEP_STRUCT, WARM_UP, RowFile
 from rigdyno.schema.spec import Budget
 from rigdyno.units import NS_PER_MS, NS_PER_S
 
@@ -27,18 +30,55 @@ FLUSH_NS = NS_PER_S // 2  # what a crash may cost
 BUFFER_ROWS = 4096
 BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
 
-_ROW = struct.Struct(STEP_STRUCT)
-_PACK_INTO, _ROW_BYTES = _ROW.pack_into, _ROW.size
-_BUFFER_BYTES = BUFFER_ROWS * _ROW_BYTES
-_FLAGS_AT = _ROW.size - 2  # the low byte of the last field
+_ROW, _ROWS = struct.Struct(STEP_STRUCT), np.dtype(list(STEP_FIELDS))
+_FLAGS = slice(_ROW.size - 2, None, _ROW.size)  # the low byte of every row's last field
 
 
 def _nothing() -> None:
     pass
 
 
+class _Lane(NamedTuple):
+    """For steps that are a row each, as long as all that is to be written down is when they ended."""
+
+    step: Callable[..., None]
+    open: Callable[[float, int, float], None]  # for steps of so many items, for so many of them, until this time
+
+
+def _lane(
+    now_ns: Callable[[], int], ends_ns: list[int], otherwise: Callable[[float, int], None], look: Callable[[], None]
+) -> _Lane:
+    """`step` hands on to `otherwise` until the lane is opened, and a step of another number of items at any time.
+
+    Closures, because every step of the measurement pays for this one: a step leaves cold caches behind, where each
+    attribute of an object is one more line of memory to fetch.
+    """
+    usual_items, steps_left, look_ns = math.nan, 0, 0.0
+    record = ends_ns.append
+
+    def step(items: float = 1.0, kind: int = 0) -> None:
+        nonlocal steps_left
+        if items != usual_items:
+            otherwise(items, kind)
+            return
+        end_ns = now_ns()
+        record(end_ns)
+        steps_left -= 1
+        if end_ns >= look_ns or not steps_left:
+            look()
+
+    def open_lane(items: float, steps: int, until_ns: float) -> None:
+        nonlocal usual_items, steps_left, look_ns
+        usual_items, steps_left, look_ns = items, steps, until_ns
+
+    return _Lane(step, open_lane)
+
+
 class StepMeter:
-    """One rank's meter. `budget=None`: the loop belongs to the user, and ends when they end it."""
+    """One rank's meter. `budget=None`: the loop belongs to the user, and ends when they end it.
+
+    `step(items=1.0, kind=0)` is to be called at the end of every step.
+    """
 
     def __init__(
         self,
@@ -56,14 +96,17 @@ class StepMeter:
         self._now_ns, self._watch = clock.now_ns, ClockWatch(clock)
         self._synchronise, self._agree, self._settled, self._warmed_up = synchronise, agree, settled, warmed_up
         self._block_ns = BLOCK_NS if synchronise is None else ASYNCHRONOUS_BLOCK_NS
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._filled = 0
+        self._rows = bytearray()  # those that aren't on disk yet
+        self._ends_ns: list[int] = []  # of steps in the lane that aren't rows yet
+        self._lane = _lane(self._now_ns, self._ends_ns, self._step_of_block, self._look)
+        self.step = self._lane.step
         self._block, self._pending, self._items = 1, 0, 0.0
         self._warm_up: list[list[float]] = [[] for _ in range(kinds)]  # ns per step, by kind
         self._block_chosen = kinds > 1  # kinds take turns, and a row holds one kind: then a step is a row
         self._next_look = MIN_WARM_UP_ROWS * kinds
         self._flags = WARM_UP
-        self._rows_left = math.inf
+        self._usual_items, self._lane_step_ns = 1.0, 0.0
+        self._rows_due = math.inf  # counted from the last flush
         self._running = True
         if synchronise is not None:
             synchronise()
@@ -76,25 +119,18 @@ class StepMeter:
     def more(self) -> bool:
         return self._running
 
-    def step(self, items: float = 1.0, kind: int = 0) -> None:
-        """Call it at the end of every step."""
-        self._pending += 1
-        self._items += items
-        if self._pending >= self._block:
-            self._end_row(kind)
-        elif self._budget is None:
-            self._last_ns = self._now_ns()  # a user may do something else at any time: see _end_block_early
-
     def close(self) -> None:
         """Writes what is left, a half-filled block of a user's own loop included."""
+        self._leave_lane()
         self._end_block_early()
         self._flush()
         self._file.close()
 
     def restart(self) -> None:
         """Leaves out what happened since the last step: the next one begins now."""
+        self._leave_lane()
         self._end_block_early()
-        self._start_ns = self._now_ns()
+        self._begin_step()
 
     def _end_block_early(self) -> None:
         """At its last step, not now; when an asynchronous device was done with that, nobody knows: it is left out."""
@@ -103,58 +139,90 @@ class StepMeter:
         self._pending, self._items = 0, 0.0
 
     def _write_row(self, end_ns: int, kind: int) -> None:
-        _PACK_INTO(self._buffer, self._filled, self._start_ns, end_ns, self._items, self._pending, kind, self._flags)
-        self._filled += _ROW_BYTES
+        self._rows += _ROW.pack(self._start_ns, end_ns, self._items, self._pending, kind, self._flags)
+        self._start_ns, self._usual_items = end_ns, self._items
         self._pending, self._items = 0, 0.0
-        if self._filled == _BUFFER_BYTES:
-            self._flush()
+
+    def _step_of_block(self, items: float, kind: int) -> None:
+        if self._ends_ns:
+            self._leave_lane()
+        self._pending += 1
+        self._items += items
+        if self._pending >= self._block:
+            self._end_row(kind)
+        elif self._budget is None:
+            self._last_ns = self._now_ns()  # a user may do something else at any time: see _end_block_early
 
     def _end_row(self, kind: int) -> None:
         if self._synchronise is not None:
             self._synchronise()
-        now_ns = self._now_ns()
-        if self._flags:
-            self._end_warm_up_row(now_ns, kind)
-            return
-        # From here on every step of the measurement pays: a row costs 2 us after a step that has filled the caches.
-        start_ns, filled = self._start_ns, self._filled
-        _PACK_INTO(self._buffer, filled, start_ns, now_ns, self._items, self._pending, kind, 0)
-        self._filled = filled = filled + _ROW_BYTES
-        self._pending, self._items = 0, 0.0
-        self._start_ns = now_ns
-        self._rows_left -= 1
-        # A clock that ran backwards is seen at once, too.
-        if not start_ns <= now_ns < self._look_ns or filled == _BUFFER_BYTES or self._rows_left <= 0:
-            self._look(now_ns)
-
-    def _end_warm_up_row(self, now_ns: int, kind: int) -> None:
-        duration_ns = (now_ns - self._start_ns) / self._pending
+        start_ns, now_ns, steps = self._start_ns, self._now_ns(), self._pending
         self._write_row(now_ns, kind)
-        self._warm(duration_ns, kind, now_ns)
-        self._look(now_ns)
+        if self._flags:
+            self._warm((now_ns - start_ns) / steps, kind, now_ns)
+            self._look()
+        elif self._may_use_lane() or not start_ns <= now_ns < self._look_ns or self._rows_until_look() <= 0:
+            self._look()  # a clock that ran backwards is seen at once, too
 
-    def _look(self, now_ns: int) -> None:
+    def _look(self) -> None:
         """What needn't be done after every row, and belongs to no step: the next one begins when it is over."""
-        if self._rows_left <= 0:
+        self._leave_lane()
+        now_ns = self._start_ns
+        if self._rows_left() <= 0:
             self._running = False
         elif self._budget is not None and self._budget.stop == "clock" and not self._flags:
             self._running = self._spent(now_ns) < 1
-        if not now_ns - FLUSH_NS < self._flushed_ns <= now_ns or self._filled == _BUFFER_BYTES:
+        if not now_ns - FLUSH_NS < self._flushed_ns <= now_ns or self._buffered() >= BUFFER_ROWS:
             self._flush()
             self._flushed_ns = now_ns
         self._look_ns = min(self._flushed_ns + FLUSH_NS, self._end_ns)
+        self._begin_step()
+
+    def _begin_step(self) -> None:
         self._start_ns = self._now_ns()
+        if self._may_use_lane():
+            steps = min(self._steps_until_look(), self._rows_until_look())
+            self._lane.open(self._usual_items, max(1, math.ceil(steps)), self._look_ns)
+
+    def _may_use_lane(self) -> bool:
+        return self._block == 1 and self._kinds == 1 and self._synchronise is None and not self._flags
+
+    def _leave_lane(self) -> None:
+        """Makes rows of the steps in it, all at once: the loop waits for this twice a second."""
+        if not self._ends_ns:
+            return  # it is closed
+        rows = np.zeros(len(self._ends_ns), _ROWS)
+        rows["end_ns"] = self._ends_ns
+        rows["start_ns"][0], rows["start_ns"][1:] = self._start_ns, rows["end_ns"][:-1]
+        rows["items"], rows["steps"] = self._usual_items, 1
+        self._rows += rows.tobytes()
+        self._lane_step_ns = (self._ends_ns[-1] - self._start_ns) / len(rows)
+        self._start_ns = self._ends_ns[-1]
+        self._ends_ns.clear()
+
+    def _steps_until_look(self) -> float:
+        """By the length of the last ones: a clock that ran backwards doesn't say when it is time."""
+        if self._lane_step_ns <= 0:
+            return 1
+        return (self._look_ns - self._start_ns) / self._lane_step_ns
+
+    def _rows_until_look(self) -> float:
+        return min(self._rows_left(), BUFFER_ROWS - self._buffered())
+
+    def _rows_left(self) -> float:
+        return self._rows_due - self._buffered()
+
+    def _buffered(self) -> int:
+        return len(self._rows) // _ROW.size
 
     def _flush(self) -> None:
-        if self._filled:
-            if self._watch.jumped():
-                self._tag_buffered(CLOCK_JUMPED)
-            self._file.append(memoryview(self._buffer)[: self._filled])
-            self._filled = 0
-
-    def _tag_buffered(self, flag: int) -> None:
-        for at in range(_FLAGS_AT, self._filled, _ROW.size):
-            self._buffer[at] |= flag
+        if not self._rows:
+            return
+        if self._watch.jumped():
+            self._rows[_FLAGS] = bytes(flags | CLOCK_JUMPED for flags in self._rows[_FLAGS])
+        self._file.append(bytes(self._rows))
+        self._rows_due -= self._buffered()
+        self._rows.clear()
 
     def _warm(self, duration_ns: float, kind: int, now_ns: int) -> None:
         if duration_ns > 0:  # else the clock jumped back: that says nothing about the step
@@ -188,7 +256,9 @@ class StepMeter:
     def _end_warm_up(self, now_ns: int) -> None:
         if not self._block_chosen:
             self._choose_block()
+        self._flush()
         self._flags = 0
+        self._lane_step_ns = self._typical_row_ns()
         self._warmed_up()
         if self._budget is None or self._budget.stop == "clock":
             return
@@ -198,7 +268,7 @@ class StepMeter:
         if self._budget.max_steps is not None:
             rows = min(rows, math.ceil(self._budget.max_steps / self._block))
         rows = math.ceil(rows / self._kinds) * self._kinds
-        self._rows_left = self._agree(rows)
+        self._rows_due = self._agree(rows)
 
     def _typical_row_ns(self) -> float:
         """The latest of each kind, without the first one, which may have compiled for minutes; a kind that hasn't come

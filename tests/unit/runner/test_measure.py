@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -184,6 +186,54 @@ def test_a_crash_loses_half_a_second_of_steps_at_most(path, clock):
         meter.step()
     _, rows = read_rows(path)
     assert clock.at_ns - rows["end_ns"][-1] <= 530_000_000
+
+
+def test_a_batch_of_another_size_is_counted_as_what_it_is(path, clock):
+    """Every seventh, as at the end of an epoch."""
+    meter = a_meter(path, clock, None)
+    sizes = [5 if step % 7 == 6 else 32 for step in range(100)]
+    for size in sizes:
+        clock.advance(0.01)
+        meter.step(size)
+    meter.close()
+    _, rows = read_rows(path)
+    assert list(rows["items"]) == sizes
+    assert set(rows["end_ns"] - rows["start_ns"]) == {10_000_000}
+
+
+def test_a_crash_loses_half_a_second_even_of_steps_that_became_slow(path, clock):
+    meter = a_meter(path, clock, None)
+    for step in range(2000):
+        clock.advance(0.002 if step < 1960 else 0.3)
+        meter.step()
+    _, rows = read_rows(path)
+    assert clock.at_ns - rows["end_ns"][-1] <= 800_000_000
+
+
+def test_ctrl_c_in_the_middle_of_a_step_leaves_whole_rows(path, clock):
+    """Wherever it comes: also between reading the clock and writing down what it said."""
+    ticks = [0]
+
+    def now_ns():
+        ticks[0] += 1
+        if ticks[0] % 50 == 0:
+            raise KeyboardInterrupt
+        return clock.at_ns
+
+    meter = a_meter(path, SimpleNamespace(now_ns=now_ns, wall_ns=clock.wall_ns), None)
+    interrupted = 0
+    for _ in range(1000):
+        clock.advance(0.01)
+        try:
+            meter.step(3)
+        except KeyboardInterrupt:
+            interrupted += 1
+    ticks[0] = 0
+    meter.close()
+    _, rows = read_rows(path)
+    assert interrupted > 10
+    assert set(rows["items"] / rows["steps"]) == {3.0}
+    assert (rows["end_ns"] > rows["start_ns"]).all()
 
 
 def test_a_full_buffer_is_written_even_where_no_time_passes(path, clock):
