@@ -3,7 +3,7 @@
 A bare window is `for _ in range(n): step()` between two readings of the clock. A metered window is the worker's loop
 with a meter and its file on disk. Both are a few steps long, so that hundreds of pairs fit into seconds and what the
 machine does to one of a pair it mostly does to the other. The sampler's process, with all its probes, is stopped
-meanwhile: it reads every 0.4 s, which few windows would see. What it costs is its own time on a core, as the
+meanwhile: it reads twice a second, which few windows would see. What it costs is its own time on a core, as the
 kernel counts it. Few windows see the meter write, too: that is the time between the rows of a longer loop.
 """
 
@@ -31,7 +31,7 @@ from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile, read_rows
 from rigdyno.schema.spec import Budget
 from rigdyno.units import NS_PER_MS, NS_PER_S
 
-WINDOWS = {0.05: (80, 150), 1.0: (6, 600), 5.0: (4, 150), 50.0: (1, 30)}  # by ms a step: steps a window, pairs
+WINDOWS = {0.05: (80, 150), 1.0: (6, 900), 5.0: (4, 150), 50.0: (1, 30)}  # by ms a step: steps a window, pairs
 SAMPLER_MS = 3000
 WRITING_MS = 3000
 WARM_UP_STEPS = 5

@@ -22,7 +22,7 @@ Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 _FLAGS = {"warm-up": WARM_UP, "clock jumped": CLOCK_JUMPED}
-# A reading spans 0.4 s, 40 of the kernel's ticks: what condemns a whole run is what stands out in it.
+# A reading spans half a second, 50 of the kernel's ticks: what condemns a whole run is what stands out in it.
 _LEVELS = {
     "stolen": (STEAL, thresholds.STEAL_INVALID),
     "throttled": (THROTTLED, thresholds.QUOTA_SUSPECT),

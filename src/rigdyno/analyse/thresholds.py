@@ -71,5 +71,5 @@ STEAL_INVALID = 0.20
 CLOCK_CHANGE = 0.10
 CLOCK_PARTS = 8
 
-# The sampler reads every 0.4 s; on a full machine a reading may be late by some tenths of a second.
+# The sampler reads twice a second; on a full machine a reading may be late by some tenths of a second.
 SAMPLER_GAP_SECONDS = 2.0

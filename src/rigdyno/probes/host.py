@@ -15,7 +15,7 @@ from rigdyno.probes._quota import Quota
 from rigdyno.probes._worker import Worker
 from rigdyno.units import NS_PER_S
 
-SLOW_NS = NS_PER_S  # pressure, clocks, temperatures, lists of threads: they cost more than all the rest
+SLOW_NS = NS_PER_S * 3 // 2  # pressure, clocks, temperatures, lists of threads: they cost more than all the rest
 RESOURCES = ("cpu", "memory", "io")
 CHANNELS = (
     Channel("steal_share", "share"),

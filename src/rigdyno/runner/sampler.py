@@ -24,8 +24,8 @@ from rigdyno.schema.samples import Header, RowFile, telemetry_fields
 from rigdyno.units import NS_PER_S, seconds_of_ns
 
 # A reading costs 0.3 to 0.5 ms of a core that was asleep, and the machine is being measured; ten of them are enough to
-# judge four seconds.
-INTERVAL_NS = NS_PER_S * 2 // 5
+# judge five seconds.
+INTERVAL_NS = NS_PER_S // 2
 
 
 class Sampler:

@@ -50,7 +50,7 @@ def test_reads_at_fixed_times_and_keeps_missing_values_missing(tmp_path):
     header, rows = sampled(tmp_path, clock, probe, readings=4)
     assert [name for name, _ in header.fields] == ["at_ns", "count", "temperature_c"]
     assert header.units == ("1", "°C")
-    assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 400_000_000, 800_000_000, 1_200_000_000]
+    assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 500_000_000, 1_000_000_000, 1_500_000_000]
     assert list(rows["count"]) == [1, 2, 3, 4]
     assert all(math.isnan(value) for value in rows["temperature_c"])
     assert probe.closed
@@ -58,8 +58,8 @@ def test_reads_at_fixed_times_and_keeps_missing_values_missing(tmp_path):
 
 def test_a_reading_that_takes_too_long_does_not_make_it_catch_up(tmp_path):
     clock = ManualClock()
-    _, rows = sampled(tmp_path, clock, ScriptedProbe(clock, cost_seconds=0.5), readings=3)
-    assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 500_000_000, 1_000_000_000]
+    _, rows = sampled(tmp_path, clock, ScriptedProbe(clock, cost_seconds=0.7), readings=3)
+    assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 700_000_000, 1_400_000_000]
 
 
 def test_finds_workers_that_start_after_it(tmp_path):
