@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,16 +34,33 @@ class Bar:
         return {**fields, "holds": self.holds}
 
 
+@dataclass(frozen=True)
+class ValueBar(Bar):
+    """A claim about the value itself, where too little is known for its interval to lie on one side."""
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.bar if self.at == "most" else self.value >= self.bar
+
+
 def median_bar(name: str, values: list[float], unit: str, bar: float) -> Bar:
     estimate = median_estimate(values, unit, independent=True)
     return Bar(name, estimate.value, estimate.low, estimate.high, unit, bar)
 
 
 def distance_bar(name: str, ratios: list[float], bar: float) -> Bar:
-    """How far the median ratio of pairs lies from one, in either direction, at the worse end of its interval."""
-    ratio = median_estimate(ratios, "ratio", independent=True)
-    worst = max(abs(ratio.low - 1), abs(ratio.high - 1))
-    return Bar(name, abs(ratio.value - 1), 0.0, worst, "of the peer's rate", bar)
+    """How far the geometric mean of the ratios lies from one, in either direction, at the worse end of its interval."""
+    middle, half = mean_and_half([math.log(ratio) for ratio in ratios])
+    worst = max(abs(math.expm1(middle - half)), abs(math.expm1(middle + half)))
+    return Bar(name, abs(math.expm1(middle)), 0.0, worst, "of the peer's rate", bar)
+
+
+def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half of its 95 % interval by Student's t."""
+    from scipy.stats import t
+
+    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.fmean(values), float(half)
 
 
 def share_bar(

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from _bars import Bar, finish
+from _bars import Bar, finish, mean_and_half
 from _harness import WINDOWS
 
 from rigdyno.analyse.statistics import median_estimate
@@ -48,12 +48,8 @@ def longer_by(processes: list[Pairs], name: str) -> Interval:
 
 
 def mean_share(processes: list[Pairs], name: str) -> Interval:
-    """Mean over processes, Student's t."""
-    from scipy.stats import t
-
-    shares = np.array([process[name][0][0] for process in processes])
-    half = float(t.ppf(0.975, len(shares) - 1) * shares.std(ddof=1) / math.sqrt(len(shares)))
-    return float(shares.mean()), float(shares.mean()) - half, float(shares.mean()) + half
+    share, half = mean_and_half([process[name][0][0] for process in processes])
+    return share, share - half, share + half
 
 
 def shown(interval: Interval) -> str:

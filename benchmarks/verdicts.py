@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from _bars import Bar, finish
+from _bars import Bar, ValueBar, finish
 from _faults import FAULTS, Fault, Inject, write_step
 
 from rigdyno import api
@@ -44,15 +44,6 @@ class Judged:
     quiet: bool
     status: str
     codes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ShareBar(Bar):
-    """The observed share must keep the bar; its interval says how much so few runs can tell."""
-
-    @property
-    def holds(self) -> bool:
-        return self.value <= self.bar if self.at == "most" else self.value >= self.bar
 
 
 class Injector(Silent):
@@ -124,13 +115,13 @@ def matrix(results: list[Judged]) -> str:
 
 
 def share_bar(name: str, hits: int, runs: int, bar: float, at: str) -> Bar:
-    """With Clopper and Pearson's interval."""
+    """The observed share must keep the bar; Clopper and Pearson's interval says how much so few runs can tell."""
     from scipy.stats import binomtest
 
     if runs == 0:  # nothing shown is nothing held
-        return ShareBar(name, float(at == "most"), 0.0, 1.0, "no run", bar, at)
+        return ValueBar(name, float(at == "most"), 0.0, 1.0, "no run", bar, at)
     interval = binomtest(hits, runs).proportion_ci(method="exact")
-    return ShareBar(name, hits / runs, float(interval.low), float(interval.high), f"{hits} of {runs} runs", bar, at)
+    return ValueBar(name, hits / runs, float(interval.low), float(interval.high), f"{hits} of {runs} runs", bar, at)
 
 
 def bars(results: list[Judged]) -> list[Bar]:

@@ -48,11 +48,16 @@ def stored_duel(
 
 
 def stored_suite(
-    root: Path, ratios: Sequence[float], *, outcomes: Outcomes | None = None, missing: str | None = None
+    root: Path,
+    ratios: Sequence[float],
+    *,
+    planned: int | None = None,
+    outcomes: Outcomes | None = None,
+    missing: str | None = None,
 ) -> Path:
     """A suite's one cell, and its cheapest against itself; without ratios the plan says what is `missing`."""
     cell = Cell(name="01-cell", spec=RunSpec(workload="tensor_add", options={"variant": "as_published"}), seconds=5.0)
-    pairs = arm_cells(CHEAP, CHEAP, len(ratios))
+    pairs = arm_cells(CHEAP, CHEAP, planned or len(ratios))
     plan = Plan(
         name="device", suite="device", cells=(cell, *pairs), duel=SELF_DUEL if ratios else None, noise_missing=missing
     )

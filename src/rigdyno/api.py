@@ -96,13 +96,15 @@ class Run:
         return tuple(_utf8(text) for text in (*self.warnings, *late))
 
     def _unfinished(self) -> str | None:
-        """A duel leaves cells over when it is decided or its time is up: that is no loss."""
+        """A duel leaves pairs over when it is decided or its time is up: that is no loss. Of those for a suite's own
+        noise the report speaks anyway."""
         plan = self.head.plan
-        missing = len(plan.cells) - len(self.cells)
         if self.duel is not None and plan.duel is not None and plan.is_duel:
             fought, least = len(self.duel.pairs), plan.duel.least_pairs
             return f"{fought} of at least {least} pairs of processes are finished" if fought < least else None
-        return f"{missing} of {len(plan.cells)} cells are not finished" if missing > 0 else None
+        planned = sum(cell.pair is None for cell in plan.cells)
+        missing = planned - sum(record.pair is None for record in self.records)
+        return f"{missing} of {planned} cells are not finished" if missing > 0 else None
 
     def _resume(self) -> str:
         if self.folder.is_running():

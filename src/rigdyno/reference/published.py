@@ -6,6 +6,8 @@ import csv
 from dataclasses import dataclass
 from importlib.resources import files
 
+from rigdyno.schema.scaling import Point
+
 TENSOR_ADD_SIZE = 12288
 # The published loop is an in-place addition: one read and one write of a float32 matrix.
 TENSOR_ADD_BYTES = 2 * 4 * TENSOR_ADD_SIZE**2
@@ -31,6 +33,32 @@ class PublishedAdd:
         if nominal is not None and self.bytes_per_s > nominal:
             return f"moves {self.bytes_per_s / 1e9:.0f} GB/s, more than the {nominal / 1e9:.0f} GB/s of this memory"
         return None
+
+
+@dataclass(frozen=True)
+class PublishedCurve:
+    """Throughput by number of devices: images a second, or runs of the job a second."""
+
+    source: str
+    name: str
+    points: tuple[Point, ...]
+
+
+def scaling_curves() -> tuple[PublishedCurve, ...]:
+    """ResNet-50's overall column, and the run times of a cluster's four jobs."""
+    resnet = [
+        Point(devices=int(row["devices"]), throughput=float(row["overall_img_s"]), nodes=int(row["instances"]))
+        for row in _table("resnet50_scaling.csv")
+    ]
+    jobs: dict[str, list[Point]] = {}
+    for row in _table("jetson_runtime.csv"):
+        cards = int(row["cards"])
+        point = Point(devices=cards, throughput=1 / float(row["seconds"]), nodes=cards)
+        jobs.setdefault(f"{row['framework']}, {row['job']}", []).append(point)
+    return (
+        PublishedCurve("pytorch_throughput", "ResNet-50 on K80", tuple(resnet)),
+        *(PublishedCurve("jetson-nano-clustering", name, tuple(points)) for name, points in jobs.items()),
+    )
 
 
 def tensor_add() -> tuple[PublishedAdd, ...]:

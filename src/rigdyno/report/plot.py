@@ -66,8 +66,10 @@ def _line(heights: Sequence[int | None], row: int, marked: int | None) -> str:
 def _axis(plot: Plot, columns: int) -> list[str]:
     if not plot.seconds:
         return []
-    right = show_seconds(plot.seconds[-1])
-    return [f"{LEFT}0 s{right:>{columns - len('0 s')}}"]
+    left, right = ("0 s", show_seconds(plot.seconds[-1]))
+    if plot.over == "devices":
+        left, right = "0", f"{plot.seconds[-1]:g} devices"
+    return [f"{LEFT}{left}{right:>{columns - len(left)}}"]
 
 
 def _key(plot: Plot, width: int) -> list[str]:

@@ -49,7 +49,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     entries: dict[str, Entry]
-    origin: Literal["measured", "published"] = "measured"
+    origin: Literal["measured", "published", "forecast"] = "measured"
     status: Status | None = None
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = {}  # versions and the like: columns that a table can be given
@@ -63,10 +63,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
-    """One curve over time."""
+    """One curve over time, or over the number of devices."""
 
     title: str
     unit: str
+    over: Literal["seconds", "devices"] = "seconds"
     seconds: tuple[float, ...]
     values: tuple[float, ...]
     mark_seconds: float | None = None  # e.g. where the warm-up was cut

@@ -188,6 +188,11 @@ class TestNoise:
             "outside; only 3 of its pairs of processes finished."
         )
 
+    def test_pairs_for_which_there_was_no_time_are_not_called_unfinished_cells(self, tmp_path):
+        view = api.load(stored_suite(tmp_path, (1.01, 0.99), planned=4)).view()
+        assert view.warnings == ()
+        assert view.noise == "The machine's own noise was not measured: only 2 of its pairs of processes finished."
+
     def test_what_is_no_suite_says_nothing(self, tmp_path):
         assert view_of(tmp_path, SLOWER).noise is None
 

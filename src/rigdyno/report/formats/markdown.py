@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rigdyno.report.format_entry import entry_text
-from rigdyno.report.formats.terminal import has_last_column, table_notes
+from rigdyno.report.formats.terminal import has_last_column, last_title, table_notes
 from rigdyno.report.page import Page
 from rigdyno.report.plot import plot_lines
 from rigdyno.schema.view import Row, Table, View
@@ -24,7 +24,7 @@ def render(view: View, page: Page) -> str:
 
 def _table(table: Table) -> str:
     with_status = has_last_column(table)
-    titles = [f"{column.title} {column.unit}".strip() for column in table.columns] + ["verdict"] * with_status
+    titles = [f"{column.title} {column.unit}".strip() for column in table.columns] + [last_title(table)] * with_status
     rules = ["---:" if column.numeric else ":---" for column in table.columns] + [":---"] * with_status
     lines = [f"**{_cell(table.title)}**", "", _line(titles), _line(rules)]
     lines += [_line(_row(table, row, with_status)) for row in table.rows]

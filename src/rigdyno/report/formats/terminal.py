@@ -52,17 +52,21 @@ def _table(console: Console, table: Table, page: Page) -> None:
         title = f"{column.title} {column.unit}".strip()
         drawn.add_column(title, justify="right" if column.numeric else "left", overflow="fold")
     if has_last_column(table):
-        drawn.add_column("verdict")
+        drawn.add_column(last_title(table))
     for row in table.rows:
-        drawn.add_row(*_cells(table, row, page), style="dim" if row.origin == "published" else "")
+        drawn.add_row(*_cells(table, row, page), style="" if row.origin == "measured" else "dim")
     console.print(drawn)
     for note in (*table_notes(table), *table.notes):
         console.print(Padding(escape(note), (0, 0, 0, 2)), style="dim")
 
 
 def has_last_column(table: Table) -> bool:
-    """The one that tells a verdict from 'published'."""
-    return any(row.status or row.origin == "published" for row in table.rows)
+    """The one that tells a verdict, or where a row comes from."""
+    return any(row.status or row.origin != "measured" for row in table.rows)
+
+
+def last_title(table: Table) -> str:
+    return "verdict" if any(row.status or row.origin == "published" for row in table.rows) else "origin"
 
 
 def _cells(table: Table, row: Row, page: Page) -> list[str]:
@@ -74,7 +78,7 @@ def _cells(table: Table, row: Row, page: Page) -> list[str]:
         style = _STATUS_STYLES[row.status]
         cells.append(f"[{style}]{row.status}[/{style}]")
     elif has_last_column(table):
-        cells.append("published")
+        cells.append(row.origin)
     return cells
 
 

@@ -1,0 +1,71 @@
+"""Which points lie on one curve, and how far it may be drawn: a link that nobody crossed can't be foretold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rigdyno.analyse.forecast import LEAST_POINTS, squares_by_form
+from rigdyno.schema.scaling import Point
+
+# The least jump of the cost of an item, and the least ratio of the squares that it explains to those that it leaves,
+# each by its degrees of freedom: a larger jump needs less of a proof. Of smooth curves with 3 % noise, one in a hundred
+# is taken for two.
+LEVELS = ((0.15, 60.0), (0.30, 10.0))
+_BENDING = 3  # parameters of the curve beside the jump
+
+
+def jump(points: Sequence[Point]) -> tuple[int, float] | None:
+    """Before which point the cost of an item jumps, and by which factor; None where one curve will do."""
+    if len(points) < _BENDING + 3:
+        return None
+    sizes = np.log([point.devices for point in points])
+    costs = np.log([point.devices / point.throughput for point in points])
+    smooth = np.stack([np.ones_like(sizes), sizes, sizes**2], axis=1)
+    without = min(_squares(smooth, costs)[0], *squares_by_form(np.exp(sizes), np.exp(costs)))
+    found = {k: _squares(np.column_stack([smooth, np.arange(len(points)) >= k]), costs) for k in range(1, len(points))}
+    at, (left, steps) = min(found.items(), key=lambda item: item[1][0])
+    size, ratio = float(steps[-1]), (without - left) * (len(points) - _BENDING - 1) / max(left, 1e-12)
+    proven = any(abs(size) >= math.log1p(least) and ratio >= proof for least, proof in LEVELS)
+    return (at, math.exp(size)) if proven else None
+
+
+def _squares(columns: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    solution = np.asarray(np.linalg.lstsq(columns, values, rcond=None)[0], dtype=np.float64)
+    rest = values - columns @ solution
+    return float(rest @ rest), solution
+
+
+def not_one_curve(points: Sequence[Point]) -> tuple[list[Point], str | None]:
+    """The points behind the last jump, and what to say about it."""
+    found = jump(points)
+    if found is None:
+        return list(points), None
+    at, factor = found
+    before, behind = points[at - 1].devices, points[at].devices
+    sentence = (
+        f"these points are not one curve: between {before} and {behind} devices the cost of an item jumps by "
+        f"{100 * (factor - 1):+.0f} %, as if another mechanism began"
+    )
+    kept = list(points[at:])
+    if len(kept) < LEAST_POINTS:
+        return kept, f"{sentence}; only {len(kept)} points lie behind it"
+    return kept, f"{sentence}; only the {len(kept)} points behind it are used"
+
+
+def uncrossed_link(points: Sequence[Point], devices: int, devices_per_node: int | None) -> str | None:
+    """Why so many devices can't be foretold from these points, and which measurement would allow it."""
+    if any(point.nodes is None or point.nodes > 1 for point in points):
+        return None
+    largest = points[-1].devices
+    on_a_node = devices_per_node or largest
+    if devices <= on_a_node:
+        return None
+    known = "" if devices_per_node else f" (if a node holds more than {largest} devices, say --devices-per-node)"
+    return (
+        f"{devices} devices need several nodes, and all points were measured on one: no point has crossed that link. "
+        f"Measure {2 * on_a_node} devices on 2 nodes{known}"
+    )

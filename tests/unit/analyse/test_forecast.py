@@ -1,0 +1,132 @@
+"""Forecasts on curves whose truth is known, and on published ones."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rigdyno.analyse.forecast import LEAST_POINTS, Curve
+from rigdyno.analyse.mechanisms import jump, not_one_curve, uncrossed_link
+from rigdyno.schema.scaling import Point
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+K80_OVERALL = (41.49, 77.65, 154.2, 303.5, 608, 1120, 2209, 4231)
+K80_FORWARD = (164, 195.89, 389.07, 760.66, 1262, 2233, 4323, 8394)
+
+TRUTHS = {
+    "perfect": lambda n: 50.0 * n,
+    "the same share for every doubling": lambda n: 50.0 * n**0.9,
+    "Amdahl": lambda n: 50.0 * n / (1 + 0.02 * (n - 1)),
+    "the same time for every doubling": lambda n: 50.0 * n / (1 + 0.05 * math.log(n)),
+    "a ring": lambda n: 50.0 * n / (1 + 0.2 * (1 - 1 / n)),
+}
+
+
+def points(rates, sizes=SIZES, nodes=None):
+    return [
+        Point(devices=size, throughput=rate, nodes=nodes and nodes(size))
+        for size, rate in zip(sizes, rates, strict=False)
+    ]
+
+
+@pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
+@pytest.mark.parametrize("known", [5, 6])
+def test_curves_without_noise_are_foretold_to_four_times_their_size(truth, known):
+    curve = Curve(points([truth(size) for size in SIZES[:known]]))
+    for size in (2 * curve.largest, 4 * curve.largest):
+        expected = curve.at(size)
+        assert expected.value == pytest.approx(truth(size), rel=0.12)
+        assert expected.low < truth(size) < expected.high
+
+
+def test_perfect_scaling_is_foretold_exactly():
+    assert Curve(points([50.0 * size for size in SIZES[:4]])).at(64).value == pytest.approx(3200)
+
+
+def test_more_than_perfect_is_not_carried_on():
+    """Caches explain it once; nothing explains it for ever."""
+    curve = Curve(points([50.0 * size**1.1 for size in SIZES[:4]]))
+    assert curve.at(32).value <= 32 * max(50.0 * size**0.1 for size in SIZES[:4]) * 1.001
+
+
+def test_forms_are_told_apart_by_what_they_would_have_foretold():
+    amdahl = Curve(points([50.0 * n / (1 + 0.3 * (n - 1)) for n in SIZES]))
+    power = Curve(points([50.0 * n**0.8 for n in SIZES]))
+    assert amdahl.weights["serial"] > 0.9
+    assert power.weights["power"] > 0.9
+    assert sum(amdahl.weights.values()) == pytest.approx(1)
+
+
+def test_intervals_widen_with_the_distance_and_with_points_that_lie_off_the_curve():
+    smooth = Curve(points([50.0 * n**0.9 for n in SIZES[:6]]))
+    rough = Curve(points([50.0 * n**0.9 * (1.15 if i % 2 else 0.87) for i, n in enumerate(SIZES[:6])]))
+    near, far = smooth.at(64), smooth.at(512)
+    assert far.high / far.low > near.high / near.low > 1
+    assert rough.at(64).high / rough.at(64).low > near.high / near.low
+
+
+def test_nine_of_ten_truths_lie_inside():
+    """Of several mechanisms, with 1 % noise: an interval that is right too rarely, or always, is of no use."""
+    random = np.random.default_rng(7)
+    inside = []
+    for _ in range(300):
+        loss, kind = random.uniform(0, 0.2), random.integers(3)
+        costs = [(size**loss, 1 + loss / 10 * (size - 1), 1 + loss * math.log(size))[kind] for size in SIZES]
+        seen = [size / cost * math.exp(random.normal(0, 0.01)) for size, cost in zip(SIZES, costs, strict=True)]
+        known = int(random.integers(LEAST_POINTS, 7))
+        curve = Curve(points(seen[:known]))
+        inside += [
+            curve.at(size).low <= rate <= curve.at(size).high
+            for size, rate in zip(SIZES[known : known + 2], seen[known : known + 2], strict=True)
+        ]
+    assert 0.8 <= np.mean(inside) <= 0.99
+
+
+class TestJump:
+    def test_the_published_forward_column_is_not_one_curve(self):
+        """One GPU runs alone; from two on, something else is in that time."""
+        at, factor = jump(points(K80_FORWARD))
+        assert at == 1
+        assert factor == pytest.approx(1.5, abs=0.1)
+        kept, sentence = not_one_curve(points(K80_FORWARD))
+        assert [point.devices for point in kept] == list(SIZES[1:])
+        assert sentence.startswith("these points are not one curve: between 1 and 2 devices the cost of an item jumps")
+
+    def test_the_overall_column_is_one(self):
+        assert not_one_curve(points(K80_OVERALL)) == (points(K80_OVERALL), None)
+
+    @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
+    def test_smooth_curves_are(self, truth):
+        random, found = np.random.default_rng(3), 0
+        for _ in range(100):
+            noisy = [truth(size) * math.exp(random.normal(0, 0.02)) for size in SIZES]
+            found += jump(points(noisy)) is not None
+        assert found <= 2
+
+    @pytest.mark.parametrize("at", [2, 3, 4, 5])
+    def test_a_second_mechanism_is_found_where_it_begins(self, at):
+        random = np.random.default_rng(at)
+        rates = [50.0 * n**0.97 * (0.6 if i >= at else 1) for i, n in enumerate(SIZES)]
+        found = jump(points([rate * math.exp(random.normal(0, 0.01)) for rate in rates]))
+        assert found is not None
+        assert found[0] == at
+
+    def test_few_points_say_nothing_about_it(self):
+        assert jump(points((1, 1.1, 4, 8, 16))) is None
+
+
+class TestLinks:
+    def test_a_link_that_no_point_has_crossed_is_not_crossed(self):
+        on_one_node = points(K80_OVERALL[:4], nodes=lambda size: 1)
+        assert uncrossed_link(on_one_node, 8, None) is None
+        assert "Measure 16 devices on 2 nodes" in uncrossed_link(on_one_node, 16, None)
+        assert uncrossed_link(on_one_node, 16, 16) is None
+        assert "Measure 32 devices on 2 nodes" in uncrossed_link(on_one_node, 17, 16)
+
+    def test_one_that_a_point_has_crossed_is(self):
+        assert uncrossed_link(points(K80_OVERALL[:5], nodes=lambda size: max(1, size // 8)), 128, None) is None
+
+    def test_where_nobody_says_how_many_nodes_there_were_it_can_not_be_known(self):
+        assert uncrossed_link(points(K80_OVERALL[:4]), 128, None) is None
