@@ -96,6 +96,10 @@ class Meter(Protocol):
 
     def step(self, items: float = 1.0, kind: int = 0) -> None: ...
 
+    def repeat(self, step: Step, items_per_step: float) -> None:
+        """The same loop over steps of one kind, with the least between two of them."""
+        ...
+
 
 class Workload(Protocol):
     framework: ClassVar[str]  # "torch", "tensorflow", "any"

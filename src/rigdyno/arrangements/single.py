@@ -54,19 +54,12 @@ def _refuse_other_updates(update: Update) -> None:
 def _repeat(steps: Steps, meter: Meter) -> None:
     kinds = list(steps.kinds.values())
     if len(kinds) == 1:
-        _repeat_one(kinds[0], steps.items_per_step, meter)
+        meter.repeat(kinds[0], steps.items_per_step)
     else:
         _take_turns(kinds, steps.items_per_step, meter)
 
 
-# These two loops are what is measured: nothing else may happen in them.
-def _repeat_one(step: Step, items_per_step: float, meter: Meter) -> None:
-    more, done = meter.more, meter.step
-    while more():
-        items = step()
-        done(items_per_step if items is None else items)
-
-
+# This loop is what is measured: nothing else may happen in it.
 def _take_turns(kinds: Sequence[Step], items_per_step: float, meter: Meter) -> None:
     more, done = meter.more, meter.step
     turns = cycle(enumerate(kinds))

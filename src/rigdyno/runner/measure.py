@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rigdyno.clock import Clock, ClockWatch
+from rigdyno.contracts import Step
 from rigdyno.schema.samples import CLOCK_JUMPED, STEP_FIELDS, STEP_STRUCT, WARM_UP, RowFile
 from rigdyno.schema.spec import Budget
 from rigdyno.units import NS_PER_MS, NS_PER_S
@@ -111,7 +112,7 @@ class StepMeter:
         self._block_chosen = kinds > 1  # kinds take turns, and a row holds one kind: then a step is a row
         self._next_look = MIN_WARM_UP_ROWS * kinds
         self._flags = WARM_UP
-        self._usual_items, self._lane_step_ns = 1.0, 0.0
+        self._usual_items, self._lane_steps, self._lane_step_ns = 1.0, 1, 0.0
         self._rows_due = math.inf  # counted from the last flush
         self._running = True
         if synchronise is not None:
@@ -124,6 +125,30 @@ class StepMeter:
 
     def more(self) -> bool:
         return self._running
+
+    def repeat(self, step: Step, items_per_step: float) -> None:
+        while self._running:
+            if self._may_use_lane():
+                self._repeat_in_lane(step, items_per_step)
+            else:
+                items = step()
+                self.step(items_per_step if items is None else items)
+
+    def _repeat_in_lane(self, step: Step, items_per_step: float) -> None:
+        """Until it is time to look. What the lane's own `step` does, without the call."""
+        now_ns, record, look_ns, usual_items = self._now_ns, self._ends_ns.append, self._look_ns, self._usual_items
+        for _ in range(self._lane_steps):
+            items = step()
+            if items is None:
+                items = items_per_step
+            if items != usual_items:
+                self.step(items)
+                return
+            end_ns = now_ns()
+            record(end_ns)
+            if end_ns >= look_ns:
+                break
+        self._look()
 
     def close(self) -> None:
         """Writes what is left, a half-filled block of a user's own loop included."""
@@ -188,7 +213,8 @@ class StepMeter:
         self._start_ns = self._now_ns()
         if self._may_use_lane():
             steps = min(self._steps_until_look(), self._rows_until_look())
-            self._lane.open(self._usual_items, max(1, math.ceil(steps)), self._look_ns)
+            self._lane_steps = max(1, math.ceil(steps))
+            self._lane.open(self._usual_items, self._lane_steps, self._look_ns)
 
     def _may_use_lane(self) -> bool:
         return self._block == 1 and self._kinds == 1 and self._synchronise is None and not self._flags

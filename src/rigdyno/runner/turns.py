@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rigdyno.clock import Clock, process_cpu_ns, thread_cpu_ns
 
 if TYPE_CHECKING:
+    from rigdyno.contracts import Step
     from rigdyno.schema.samples import RowFile
 
 REQUEST = struct.Struct("<IHH")  # steps to do, the row's flags, on which core to begin; no steps: it is over
@@ -108,6 +109,11 @@ class TurnMeter:
         self._left -= 1
         if self._left == 0:
             self._end_turn()
+
+    def repeat(self, step: Step, items_per_step: float) -> None:
+        while self.more():
+            items = step()
+            self.step(items_per_step if items is None else items)
 
     def close(self) -> None:
         self._flush()

@@ -28,3 +28,8 @@ def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
 def text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise BadValue(f"{name} must be text, not {value!r}")
+
+
+def yes_or_no(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise BadValue(f"{name} must be true or false, not {value!r}")

@@ -24,6 +24,11 @@ class ScriptedMeter:
     def step(self, items=1.0, kind=0):
         self.told.append((kind, items))
 
+    def repeat(self, step, items_per_step):
+        while self.more():
+            items = step()
+            self.step(items_per_step if items is None else items)
+
 
 @dataclass
 class Fake:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -186,6 +187,34 @@ def test_a_crash_loses_half_a_second_of_steps_at_most(path, clock):
         meter.step()
     _, rows = read_rows(path)
     assert clock.at_ns - rows["end_ns"][-1] <= 530_000_000
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.02, 0.001, 0.00003, lambda step: 0.01 if step < 200 else 0.3])
+@pytest.mark.parametrize("items", [lambda step: None, lambda step: 8, lambda step: 5 if step % 7 == 6 else 8])
+@pytest.mark.parametrize("budget", [Budget(seconds=4.0), Budget(seconds=4.0, stop="clock"), Budget(max_steps=31)])
+def test_the_meters_own_loop_does_what_everybody_elses_does(tmp_path, seconds, items, budget):
+    found = []
+    for own in (False, True):
+        clock, done = ManualClock(), itertools.count()
+        path = tmp_path / f"{own}.rows"
+        meter = a_meter(path, clock, budget)
+
+        def step(clock=clock, done=done):
+            number = next(done)
+            clock.advance(seconds(number) if callable(seconds) else seconds)
+            return items(number)
+
+        if own:
+            meter.repeat(step, 4.0)
+        else:
+            while meter.more():
+                count = step()
+                meter.step(4.0 if count is None else count)
+        meter.close()
+        found.append(read_rows(path)[1])
+    one, other = found
+    assert len(one) == len(other) > 5
+    assert (one == other).all()
 
 
 def test_a_batch_of_another_size_is_counted_as_what_it_is(path, clock):
