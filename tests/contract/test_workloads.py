@@ -26,6 +26,7 @@ SMALL = {
     "matmul_peak": {"size": 64},
     "host_device_copy": {"buffer": "4kB"},
     "launch_latency": {"launches": 10},
+    "resnet50": {"batch_size": 8, "image_size": 64, "classes": 10, "learning_rate": 0.003},
 }
 SYSTEM = System(
     cpu=Cpu(

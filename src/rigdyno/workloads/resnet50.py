@@ -84,7 +84,7 @@ class ResNet50:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         return Training(
             model=model,
-            loss=torch.nn.functional.cross_entropy,
+            loss=_loss,
             optimizer=self._optimizer,
             batches=self._batches(place),
             per_item={"flop": FORWARD_AND_BACKWARD * forward_flop(self.image_size, self.classes)},
@@ -133,6 +133,13 @@ class ResNet50:
             for _ in range(_BATCHES)
         ]
         return cycle(made)
+
+
+def _loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """In float32 whatever the network computes in: a sum over a thousand classes needs its digits."""
+    import torch
+
+    return torch.nn.functional.cross_entropy(outputs.float(), targets)
 
 
 def forward_flop(image_size: int, classes: int) -> float:

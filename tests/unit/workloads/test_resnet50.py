@@ -15,7 +15,7 @@ from rigdyno.updates.plain import Plain
 from rigdyno.workloads._resnet import BLOCKS, Bottleneck, Network
 from rigdyno.workloads.resnet50 import PARAMETERS, ResNet50, forward_flop
 
-SMALL = {"batch_size": 2, "image_size": 32, "classes": 10}
+SMALL = {"batch_size": 4, "image_size": 64, "classes": 10}
 HERE = Place(device="cpu")
 
 
@@ -120,11 +120,11 @@ def test_the_same_seed_gives_the_same_losses():
 @pytest.mark.parametrize("change", [{"channels_last": True}, {"precision": "bf16"}])
 def test_layout_and_precision_change_the_way_but_not_the_result(change):
     exact, other = losses(ResNet50(**SMALL), steps=1), losses(ResNet50(**SMALL, **change), steps=1)
-    assert other == pytest.approx(exact, rel=0.02)
+    assert other == pytest.approx(exact, rel=0.05)
 
 
 def test_it_learns_its_few_images():
-    workload = ResNet50(**SMALL, learning_rate=0.01)
+    workload = ResNet50(**SMALL, learning_rate=0.003)
     seen = losses(workload, steps=24)
     assert np.mean(seen[-4:]) < np.mean(seen[:4])
 
@@ -146,7 +146,7 @@ class Hostile:
 def test_files_that_hold_no_weights_are_refused_in_one_line(tmp_path, kind):
     path = tmp_path / "weights.pt"
     if kind == "code":
-        path.write_bytes(pickle.dumps(Hostile()))
+        path.write_bytes(pickle.dumps(Hostile(), protocol=2))
     elif kind == "other network":
         torch.save(Network(11).state_dict(), path)
     elif kind == "no tensors":
