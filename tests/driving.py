@@ -99,7 +99,8 @@ def is_alive(pid: int) -> bool:
 
 
 def none_left(cell: Path) -> None:
-    pids = [pid_of(cell, name) for name in ("worker.0", "sampler") if (cell / f"{name}.pid").exists()]
+    files = [path for name in ("worker.0", "sampler") if (path := cell / f"{name}.pid").exists()]
+    pids = [int(text) for path in files if (text := path.read_text())]  # empty: the disk was full before it could start
     until(lambda: not any(map(is_alive, pids)), f"the processes {pids} were gone")
 
 

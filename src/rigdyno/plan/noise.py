@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rigdyno.plan.budget import start_seconds
-from rigdyno.plan.pairs import LEAST_MEASURED_SECONDS, MOST_MEASURED_SECONDS, START_TOGETHER, names_of, pair_cells
+from rigdyno.plan.pairs import MOST_MEASURED_SECONDS, names_of, pair_cells
 from rigdyno.plan.preflight import Resources
 from rigdyno.schema.spec import Cell, DuelPlan
 from rigdyno.units import show_seconds
 
 PAIRS = 4  # the least whose spread says something
+START_TOGETHER = 1.65  # with little time to spare the start must not be taken for shorter than it was seen to be
+LEAST_MEASURED_SECONDS = 0.7  # a cheap cell takes hundreds of turns in it
 MOST_SHARE = 0.1  # of the run's time: knowing the noise must not cost more than what is measured
 
 

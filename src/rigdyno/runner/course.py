@@ -15,6 +15,8 @@ from rigdyno.schema.spec import Cell, DuelPlan, Plan
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_of_ns
 
+LATE_SHARE = 0.1
+
 
 @dataclass
 class DuelCourse:
@@ -53,8 +55,11 @@ def _pairs(plan: Plan) -> list[tuple[Cell, Cell]]:
 
 
 def _late(so_far: Duel, duel: DuelPlan, spent_seconds: float) -> bool:
-    """Whether one more pair would end after the time is up. Two are the least that have an interval."""
-    if len(so_far.pairs) < 2:
+    """Whether one more pair would end after the time is up. Two are the least that have an interval; and where the plan
+    had time for some, a start that took a little longer doesn't cost the last of them."""
+    count = len(so_far.pairs)
+    if count < 2:
         return False
-    typical = sum(pair.seconds for pair in so_far.pairs) / len(so_far.pairs)
-    return spent_seconds + typical > duel.budget_seconds
+    typical = sum(pair.seconds for pair in so_far.pairs) / count
+    allowed = duel.budget_seconds * (1 + LATE_SHARE if count < duel.least_pairs else 1)
+    return spent_seconds + typical > allowed

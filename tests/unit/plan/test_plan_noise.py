@@ -6,8 +6,8 @@ from rigdyno import catalogue
 from rigdyno.plan.budget import LEAST_SECONDS, start_seconds
 from rigdyno.plan.expand import expand
 from rigdyno.plan.load import Request
-from rigdyno.plan.noise import PAIRS, cheapest, noise_plan
-from rigdyno.plan.pairs import LEAST_MEASURED_SECONDS, MOST_MEASURED_SECONDS
+from rigdyno.plan.noise import LEAST_MEASURED_SECONDS, PAIRS, cheapest, noise_plan
+from rigdyno.plan.pairs import MOST_MEASURED_SECONDS
 from rigdyno.plan.preflight import Resources
 from rigdyno.schema.spec import Budget, Cell, RunSpec
 from support import a_system
