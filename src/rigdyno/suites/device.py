@@ -15,7 +15,7 @@ from rigdyno.suites import _device_soak as soak
 from rigdyno.suites import _device_tables as tables
 from rigdyno.suites import _device_words as words
 
-ADD_SECONDS, LIMIT_SECONDS, FULL_FACTOR = 6.0, 5.0, 5.0
+ADD_SECONDS, LIMIT_SECONDS, FULL_FACTOR = 8.0, 5.0, 5.0
 VARIANTS = ("as_published", "as_intended", "corrected")
 MATMUL_TYPES = ("float32", "bfloat16", "float16", "float64")
 
