@@ -50,7 +50,6 @@ def published(folder: Path) -> Window:
 def ours(folder: Path) -> Window:
     """The worker's own workload, loop and meter."""
     from rigdyno.analyse.steady import settled_so_far
-    from rigdyno.arrangements.single import _repeat
     from rigdyno.clock import SystemClock
     from rigdyno.contracts import Place, Steps
     from rigdyno.runner.device import prepare_torch, usable_cores
@@ -65,13 +64,14 @@ def ours(folder: Path) -> Window:
         Place(device="cpu", rank=0, world_size=1, threads=usable_cores(), seed=0)
     )
     assert isinstance(built, Steps)
+    [step] = built.kinds.values()
     numbers = itertools.count()
 
     def window(seconds: float) -> float:
         path = folder / f"{next(numbers)}.rows"
         file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",)))
         meter = StepMeter(file, SystemClock(), Budget(seconds=seconds), settled=settled_so_far)
-        _repeat(built, meter)
+        meter.repeat(step, built.items_per_step)
         meter.close()
         rows = read_rows(path)[1]
         kept = rows[(rows["flags"] & WARM_UP) == 0]
