@@ -6,6 +6,7 @@ group `rigdyno.workloads` (`rigdyno.probes`, ...). Files with a leading undersco
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import os
@@ -63,6 +64,14 @@ def load(kind: str, name: str) -> Any:
 def summary(entry: Any) -> str:
     """The first line of the entry's docstring."""
     return (entry.__doc__ or "").strip().partition("\n")[0]
+
+
+def defaults(kind: str, name: str) -> dict[str, Any]:
+    """What an entry's options are where nobody sets them; none for what isn't in here."""
+    if name not in names(kind):
+        return {}
+    fields = dataclasses.fields(load(kind, name))
+    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
 def missing(requirements: Iterable[Requirement]) -> Unavailable | None:

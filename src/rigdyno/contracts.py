@@ -39,6 +39,7 @@ class Place:
 
     device: str
     rank: int = 0
+    local_rank: int = 0  # among those of its node
     world_size: int = 1
     role: str = "worker"
     threads: int = 1
@@ -65,6 +66,13 @@ class Steps:
     check: Callable[[], bool | None] | None = None  # the canary, asked when all is over
 
 
+Mark = Callable[[str], None]  # what was done since the last mark was this phase (schema.samples.PHASES)
+
+
+def no_mark(phase: str) -> None:
+    """Where nobody wants to know."""
+
+
 @dataclass(kw_only=True)
 class Training:
     """A model and its data, for an update to train and an arrangement to share out."""
@@ -76,6 +84,8 @@ class Training:
     accuracy: Callable[[], float | None] | None = None
     per_item: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    phases: bool = False  # whether a step is long enough to be timed phase by phase
+    mark: Mark = no_mark  # for the update to call behind each of its phases
 
 
 TrainStep = Callable[[Any, Any], Any]  # (inputs, targets) -> the batch's loss, still on the device
@@ -86,7 +96,9 @@ class Collective(Protocol):
 
     def sum(self, tensors: Sequence[Any]) -> None: ...
 
-    def agree(self, number: int) -> int: ...
+    def agree(self, number: int) -> int:
+        """The largest of all ranks' numbers."""
+        ...
 
 
 class Meter(Protocol):
@@ -139,6 +151,8 @@ class Job:
     update: Update
     place: Place
     start_meter: Callable[[Steps | Training, Collective], Meter]  # call it once all is built
+    start_phases: Callable[[Training], Mark] = lambda training: no_mark
+    afterwards: Callable[[Callable[[], None]], None] = lambda call: None  # called once the results are on disk
 
 
 class Arrangement(Protocol):
@@ -173,6 +187,7 @@ class Probe(Protocol):
 @dataclass(frozen=True)
 class Exit:
     code: int  # negative: the signal
+    rank: int | None = None  # None: of the one command that started them all
 
 
 class Launch(Protocol):
@@ -204,6 +219,8 @@ class SuiteRequest:
     full: bool = False
     soak_seconds: float | None = None
     repeat: int | None = None
+    ranks: int | None = None  # at most, for a suite that is about several
+    threads: int | None = None  # of each process
 
 
 @dataclass(frozen=True)

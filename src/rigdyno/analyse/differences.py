@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from rigdyno.analyse.matching import every_option
 from rigdyno.schema.record import RunRecord
 from rigdyno.schema.spec import RunSpec
 from rigdyno.schema.system import Accelerator, Environment, System
@@ -14,10 +15,10 @@ Named = Mapping[str, object]  # None: not known, or not there
 NONE = "none"
 
 
-def differences(baseline: RunRecord, candidate: RunRecord) -> tuple[str, ...]:
-    """'torch 2.12.0 -> 2.13.0', in the order of system, environment, options."""
+def differences(baseline: RunRecord, candidate: RunRecord, *, known: Collection[str] = ()) -> tuple[str, ...]:
+    """'torch 2.12.0 -> 2.13.0', in the order of system, environment, options; `known`: what needn't be said."""
     one, two = everything_of(baseline), everything_of(candidate)
-    names = dict.fromkeys((*one, *two))
+    names = [name for name in dict.fromkeys((*one, *two)) if name not in known]
     return tuple(
         f"{name} {_shown(one, name)} -> {_shown(two, name)}" for name in names if one.get(name) != two.get(name)
     )
@@ -73,6 +74,10 @@ def _environment(environment: Environment) -> Named:
 def _options(spec: RunSpec) -> Named:
     budget = spec.budget
     return {
+        **every_option(spec),
+        "update": spec.update,
+        "arrangement": spec.arrangement,
+        "ranks": spec.world_size,
         "seed": spec.seed,
         "budget": show_seconds(budget.seconds),
         "steps": budget.max_steps,

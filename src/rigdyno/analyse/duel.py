@@ -70,7 +70,11 @@ def duel_of(cells: Sequence[CellData], plan: DuelPlan) -> Duel:
 def _differences(pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Between the arms, versions included: two environments may differ in more than what is asked about."""
     ran = [pair for pair in pairs if _lost(pair) is None]
-    return differences(ran[0].a.record, ran[0].b.record) if ran else ()
+    if not ran:
+        return ()
+    a, b = ran[0].a.record, ran[0].b.record
+    arms_are_named_for = {*a.spec.options, *b.spec.options, "update", "arrangement"}
+    return differences(a, b, known=arms_are_named_for)
 
 
 def pair_figure(pair: Pair) -> PairFigure:

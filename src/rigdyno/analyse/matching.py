@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
+from rigdyno import catalogue
 from rigdyno.schema.measured import KindFigures, Measurement
-from rigdyno.schema.spec import RunSpec
+from rigdyno.schema.spec import RunSpec, Value
 
 
 class Both(NamedTuple):
-    """The same configuration, measured twice."""
+    """The same configuration, measured twice; or the only ones of a workload, with other options."""
 
     baseline: Measurement
     candidate: Measurement
@@ -25,18 +27,24 @@ class Matches(NamedTuple):
 
 def identity(spec: RunSpec) -> tuple[object, ...]:
     """What a configuration is, apart from how long, how often and with how many threads it was measured."""
-    options = tuple(sorted((name, repr(value)) for name, value in spec.options.items()))
+    options = tuple(sorted((name, repr(value)) for name, value in every_option(spec).items()))
     kind = spec.device.partition(":")[0]
     return spec.workload, options, spec.update, spec.arrangement, spec.world_size, kind
 
 
+def every_option(spec: RunSpec) -> dict[str, Value]:
+    """Those that nobody set included: a default that is set by hand is no difference."""
+    return {**catalogue.defaults("workload", spec.workload), **spec.options}
+
+
 def matched(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -> Matches:
-    """Those with the same number of threads first, so that of several each meets its like."""
+    """Those with the same number of threads first, so that of several each meets its like. What is the only
+    one of its workload on both sides is matched in any case: what differs is then said."""
     ours, theirs = list(baseline), list(candidate)
     pairs: list[Both] = []
-    for closely in (True, False):
+    for alike in (_are_closely_alike, _are_alike, _only_ones(ours, theirs)):
         for one in list(ours):
-            two = next((two for two in theirs if _are_alike(one.spec, two.spec, closely)), None)
+            two = next((two for two in theirs if alike(one.spec, two.spec)), None)
             if two is not None:
                 pairs.append(Both(one, two))
                 ours.remove(one)
@@ -45,8 +53,18 @@ def matched(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -
     return Matches(pairs, ours, theirs)
 
 
-def _are_alike(one: RunSpec, two: RunSpec, closely: bool) -> bool:
-    return identity(one) == identity(two) and (one.threads == two.threads or not closely)
+def _are_alike(one: RunSpec, two: RunSpec) -> bool:
+    return identity(one) == identity(two)
+
+
+def _are_closely_alike(one: RunSpec, two: RunSpec) -> bool:
+    return _are_alike(one, two) and one.threads == two.threads
+
+
+def _only_ones(*sides: Sequence[Measurement]) -> Callable[[RunSpec, RunSpec], bool]:
+    counts = [Counter(each.spec.workload for each in side) for side in sides]
+    only = {name for name in counts[0] if all(count[name] == 1 for count in counts)}
+    return lambda one, two: one.workload == two.workload and one.workload in only
 
 
 def name_of(spec: RunSpec, kind: str | None = None) -> str:

@@ -40,6 +40,7 @@ Examples:
 @click.option("--repeat", type=int, help="Processes for each configuration.")
 @click.option("--device", help="cpu, cuda, cuda:1, xpu, mps; else the best that is here.")
 @click.option("--threads", type=int, help="CPU threads of the framework.")
+@click.option("--ranks", type=int, help="Processes that work together: at most so many in a suite.")
 @click.option("--seed", type=int, help="Of everything random.")
 @click.option("--label", help="What to call this rig in tables.")
 @click.option("--update", help="How a batch changes the parameters.")

@@ -43,6 +43,11 @@ def arrangement_of(spec: RunSpec) -> Arrangement:
     return cast(Arrangement, kind())
 
 
+def usual_arrangement(target: str) -> str:
+    """A workload that is about several ranks says so in a class variable `arrangement`; most are about one."""
+    return "single" if is_function(target) else getattr(catalogue.load("workload", target), "arrangement", "single")
+
+
 def is_function(target: str) -> bool:
     """FILE.py:FUNCTION, a user's own step."""
     return ".py:" in target

@@ -31,7 +31,7 @@ def _cell(stem: str, spec: RunSpec, repeat: int, system: System, resources: Reso
     except MissingExtra as error:
         return Cell(name=name, spec=spec, repeat=repeat, refusal=str(error))
     seconds = spec.budget.seconds + workload.start_seconds()
-    memory = workload.memory_bytes(system)
+    memory = memory_of_all(spec, workload, system)
     return Cell(name=name, spec=spec, repeat=repeat, refusal=refusal, memory_bytes=memory, seconds=seconds)
 
 
@@ -46,18 +46,24 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     )
     if objection:
         return objection
-    too_large = resources.refusal(workload.memory_bytes(system))
+    too_large = resources.refusal(memory_of_all(spec, workload, system))
     if too_large is None:
         return None
-    fitting = what_would_fit(workload, system, resources)
+    fitting = what_would_fit(workload, system, resources.shared_by(spec.world_size))
     return f"{too_large}; {fitting}" if fitting else too_large
+
+
+def memory_of_all(spec: RunSpec, workload: Workload, system: System) -> int | None:
+    """Of all ranks together."""
+    need = workload.memory_bytes(system)
+    return None if need is None else need * spec.world_size
 
 
 def _no_such_device(device: str, system: System) -> str | None:
     kind, _, number = device.partition(":")
     if kind == "cpu":
         return None
-    here = [accelerator for accelerator in system.accelerators if _device_kind(accelerator.kind) == kind]
+    here = [accelerator for accelerator in system.accelerators if accelerator.torch_kind == kind]
     if not here:
         return f"no {kind} device here; try --device cpu"
     if number and (not number.isdecimal() or int(number) >= len(here)):
@@ -65,12 +71,8 @@ def _no_such_device(device: str, system: System) -> str | None:
     return None
 
 
-def _device_kind(kind: str) -> str:
-    """torch calls an AMD card 'cuda' too."""
-    return "cuda" if kind == "rocm" else kind
-
-
 def _slug(spec: RunSpec) -> str:
     stem = Path(spec.workload).name.replace(".py:", ".") if is_function(spec.workload) else spec.workload
-    options = "-".join(str(value) for value in spec.options.values())
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", f"{stem}-{options}" if options else stem)[:80].strip(".-")
+    ranks = [f"x{spec.world_size}"] if spec.world_size > 1 else []
+    words = "-".join([stem, *ranks, *(str(value) for value in spec.options.values())])
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", words)[:80].strip(".-")

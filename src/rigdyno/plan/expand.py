@@ -14,12 +14,13 @@ from rigdyno import catalogue
 from rigdyno.contracts import Suite, SuiteRequest, Wanted
 from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
 from rigdyno.plan.budget import fitted
-from rigdyno.plan.build import is_function, option_types, workload_of
+from rigdyno.plan.build import is_function, option_types, usual_arrangement, workload_of
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.load import Request
 from rigdyno.plan.noise import NoisePlan, noise_plan
 from rigdyno.plan.options import varied
 from rigdyno.plan.preflight import Resources
+from rigdyno.plan.ranks import most_ranks, threads_each
 from rigdyno.plan.user_file import require_function
 from rigdyno.schema.spec import Budget, Cell, Plan, RunSpec
 from rigdyno.schema.system import System
@@ -38,7 +39,7 @@ def require_sense(request: Request) -> None:
     with _placed(request):
         _require_parts(request)
         if request.target not in catalogue.names("suite"):
-            for wanted in _of_workload(request, request.device or "cpu"):
+            for wanted in _of_workload(request, request.device or "cpu", None):
                 with suppress(MissingExtra):  # that is a reason to skip a cell, not a mistake
                     workload_of(wanted.spec)
 
@@ -65,7 +66,7 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
     chosen = request.device or device
     _require_parts(request)
     suite = request.target if request.target in catalogue.names("suite") else None
-    wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen)
+    wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
     cells = _fitted_cells(wanted, request, request.budget_seconds, system, resources)
     noise = NoisePlan()
     if suite is None:
@@ -96,15 +97,15 @@ def _fitted_cells(
 
 
 def _require_parts(request: Request) -> None:
-    wanted = {"update": request.update, "arrangement": request.arrangement, "launcher": request.launcher or "process"}
+    wanted = {"update": request.update, "arrangement": request.arrangement, "launcher": request.launcher}
     for kind, name in wanted.items():
-        if name not in catalogue.names(kind):
+        if name is not None and name not in catalogue.names(kind):
             raise UnknownName(kind, name, catalogue.names(kind))
 
 
 def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]:
     suite: Suite = catalogue.load("suite", request.target)()
-    for kind, name, default in (("update", request.update, "plain"), ("arrangement", request.arrangement, "single")):
+    for kind, name, default in (("update", request.update, "plain"), ("arrangement", request.arrangement, None)):
         if name != default:
             raise UsageError(f"suite {request.target} chooses its own {kind}; leave out --{kind}")
     wanted = suite.cells(
@@ -114,6 +115,8 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             full=request.full,
             soak_seconds=request.soak_seconds,
             repeat=request.repeat,
+            ranks=request.ranks,
+            threads=request.threads,
         )
     )
     _require_known([cell.spec for cell in wanted], request)
@@ -141,20 +144,29 @@ def _adapted(spec: RunSpec, request: Request) -> RunSpec:
     return msgspec.structs.replace(spec, **changes)
 
 
-def _of_workload(request: Request, device: str) -> Sequence[Wanted]:
+def _of_workload(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
+    """`system`: None where nobody has looked yet."""
     _require_target(request.target, {*request.options, *request.sweep})
     if request.full:
         raise UsageError("--full is for suites; a workload takes --set, --budget and --steps")
     budget = Budget(seconds=DEFAULT_SECONDS, max_steps=request.steps)
     if request.soak_seconds is not None:
         budget = Budget(seconds=request.soak_seconds, stop="clock")
+    arrangement = request.arrangement or usual_arrangement(request.target)
+    if request.arrangement is None and (request.ranks or 1) > 1:
+        arrangement = "ddp"
+    launcher = catalogue.load("arrangement", arrangement).launcher
+    several = launcher != "process"
+    ranks = request.ranks or (most_ranks(system, device) if several and system is not None else 1)
     base = RunSpec(
         workload=request.target,
         update=request.update,
-        arrangement=request.arrangement,
-        launcher=request.launcher or "process",
+        arrangement=arrangement,
+        launcher=request.launcher or launcher,
+        world_size=ranks,
         device=device,
-        threads=request.threads,
+        threads=request.threads or (threads_each(system, device, ranks) if several and system is not None else None),
+        pinned=several and device == "cpu",
         seed=request.seed,
         python=request.python,
         budget=budget,

@@ -27,10 +27,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int | None = None
     device: str | None = None
     threads: int | None = None
+    ranks: int | None = None
     seed: int = 0
     label: str | None = None
     update: str = "plain"
-    arrangement: str = "single"
+    arrangement: str | None = None  # None: the workload's own
     launcher: str | None = None
     python: str | None = None  # the interpreter of another environment
     text_keys: tuple[str, ...] = ()  # options that came as text: '12' may be a number
@@ -54,7 +55,7 @@ def _check(request: Request) -> None:
         raise UsageError("a soak ends with its time: leave out --steps")
     if request.soak_seconds is not None and request.full:
         raise UsageError("--soak and --full are two different runs; choose one")
-    for name, number in (("repeat", request.repeat), ("threads", request.threads), ("steps", request.steps)):
+    for name, number in _counts(request).items():
         if number is not None and number < 1:
             raise BadValue(f"{name} must be at least 1, not {number}")
     if request.repeat is not None and request.repeat > MOST_REPEATS:
@@ -64,6 +65,10 @@ def _check(request: Request) -> None:
     empty = [key for key, values in request.sweep.items() if not values]
     if empty:
         raise BadValue(f"the sweep over '{empty[0]}' has no value")
+
+
+def _counts(request: Request) -> dict[str, int | None]:
+    return {name: getattr(request, name) for name in ("repeat", "threads", "steps", "ranks")}
 
 
 def _require_utf8(request: Request) -> None:
@@ -98,7 +103,7 @@ def sweeps(pairs: Sequence[str]) -> dict[str, tuple[Value, ...]]:
 _DURATIONS = {"budget": "budget_seconds", "soak": "soak_seconds"}
 _TABLES = ("set", "sweep")
 _PLAIN = {
-    "target": str, "full": bool, "repeat": int, "steps": int, "device": str, "threads": int, "seed": int,
+    "target": str, "full": bool, "repeat": int, "steps": int, "device": str, "threads": int, "ranks": int, "seed": int,
     "label": str, "update": str, "arrangement": str, "launcher": str,
 }  # fmt: skip
 

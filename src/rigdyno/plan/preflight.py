@@ -24,6 +24,9 @@ BYTES_PER_CELL = 30_000
 class Resources:
     available_bytes: int
 
+    def shared_by(self, ranks: int) -> Resources:
+        return Resources(self.available_bytes // ranks)
+
     def refusal(self, need_bytes: int | None) -> str | None:
         if need_bytes is None or need_bytes <= self.available_bytes:
             return None

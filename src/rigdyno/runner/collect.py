@@ -28,13 +28,15 @@ class Ending:
 
 def measured_record(head: RunHead, run: str, cell: Cell, folder: Path, ending: Ending) -> RunRecord:
     codes = tuple(ended.code for ended in ending.exits)
-    reports = [report for rank in range(cell.spec.world_size) if (report := _report(folder, rank)) is not None]
+    every_rank = range(cell.spec.world_size)
+    reports = {rank: report for rank in every_rank if (report := _report(folder, rank)) is not None}
     evidence = Evidence(
-        reports=tuple(reports),
-        exit_codes=codes,
+        reports=reports,
+        world_size=cell.spec.world_size,
+        exits=tuple(ending.exits),
         timed_out_after=ending.timed_out_after,
         oom_killed=oom_kills() > ending.oom_kills_before,
-        log=folder / "worker.0.log",
+        folder=folder,
         began_stepping=(folder / "steps.0.rows").exists(),
     )
     return record_of(
@@ -42,7 +44,7 @@ def measured_record(head: RunHead, run: str, cell: Cell, folder: Path, ending: E
         run,
         cell,
         outcome_of(evidence),
-        reports=reports,
+        reports=list(reports.values()),
         exit_codes=codes,
         sampler_exit_code=ending.sampler_exit_code,
         files=tuple(sorted(path.name for path in folder.iterdir())),

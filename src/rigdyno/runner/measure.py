@@ -30,6 +30,7 @@ ASYNCHRONOUS_BLOCK_NS = 10 * NS_PER_MS  # synchronising stalls a device's queue:
 FLUSH_NS = NS_PER_S // 2  # what a crash may cost
 BUFFER_ROWS = 4096
 BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
+STRETCH_NS = NS_PER_S  # of a soak: how often ranks ask each other whether the time is up
 
 _ROW, _ROWS = struct.Struct(STEP_STRUCT), np.dtype(list(STEP_FIELDS))
 _FLAGS = slice(_ROW.size - 2, None, _ROW.size)  # the low byte of every row's last field
@@ -37,6 +38,10 @@ _FLAGS = slice(_ROW.size - 2, None, _ROW.size)  # the low byte of every row's la
 
 def _nothing() -> None:
     pass
+
+
+def _own(number: int) -> int:
+    return number
 
 
 class _Lane(NamedTuple):
@@ -85,6 +90,9 @@ class StepMeter:
     """One rank's meter. `budget=None`: the loop belongs to the user, and ends when they end it.
 
     `step(items=1.0, kind=0)` is to be called at the end of every step.
+
+    `agree` gives every rank the largest of their numbers, and waits for all of them; None: there is one rank. It is
+    called at the same rows on every rank, never by the clock: ranks that called it a step apart would wait for ever.
     """
 
     def __init__(
@@ -95,13 +103,16 @@ class StepMeter:
         *,
         kinds: int = 1,
         synchronise: Callable[[], None] | None = None,
-        agree: Callable[[int], int] = lambda number: number,
+        agree: Callable[[int], int] | None = None,
         settled: Callable[[Sequence[float]], bool],
         warmed_up: Callable[[], None] = _nothing,
+        flushed: Callable[[], None] = _nothing,
     ) -> None:
         self._file, self._budget, self._kinds = file, budget, kinds
         self._now_ns, self._watch = clock.now_ns, ClockWatch(clock)
-        self._synchronise, self._agree, self._settled, self._warmed_up = synchronise, agree, settled, warmed_up
+        self._synchronise, self._settled = synchronise, settled
+        self._warmed_up, self._flushed = warmed_up, flushed
+        self._alone, self._largest = agree is None, agree or _own
         self._block_ns = BLOCK_NS if synchronise is None else ASYNCHRONOUS_BLOCK_NS
         self._rows = bytearray()  # those that aren't on disk yet
         self._ends_ns: list[int] = []  # of steps in the lane that aren't rows yet
@@ -110,7 +121,7 @@ class StepMeter:
         self._block, self._pending, self._items = 1, 0, 0.0
         self._warm_up: list[list[float]] = [[] for _ in range(kinds)]  # ns per step, by kind
         self._block_chosen = kinds > 1  # kinds take turns, and a row holds one kind: then a step is a row
-        self._next_look = MIN_WARM_UP_ROWS * kinds
+        self._warm_rows, self._next_look, self._steady = 0, MIN_WARM_UP_ROWS * kinds, False
         self._flags = WARM_UP
         self._usual_items, self._lane_steps, self._lane_step_ns = 1.0, 1, 0.0
         self._rows_due = math.inf  # counted from the last flush
@@ -200,14 +211,25 @@ class StepMeter:
         self._leave_lane()
         now_ns = self._start_ns
         if self._rows_left() <= 0:
-            self._running = False
-        elif self._budget is not None and self._budget.stop == "clock" and not self._flags:
+            self._running = self._goes_on(now_ns)
+        elif self._ends_by_clock and self._alone and not self._flags:
             self._running = self._spent(now_ns) < 1
         if not now_ns - FLUSH_NS < self._flushed_ns <= now_ns or self._buffered() >= BUFFER_ROWS:
             self._flush()
             self._flushed_ns = now_ns
         self._look_ns = min(self._flushed_ns + FLUSH_NS, self._end_ns)
         self._begin_step()
+
+    @property
+    def _ends_by_clock(self) -> bool:
+        return self._budget is not None and self._budget.stop == "clock"
+
+    def _goes_on(self, now_ns: int) -> bool:
+        """All rows are there. Ranks that end by the clock got them for a stretch of time, and may get another."""
+        if self._alone or not self._ends_by_clock or not self._largest(int(self._spent(now_ns) < 1)):
+            return False
+        self._rows_due += self._agreed_rows(STRETCH_NS)
+        return True
 
     def _begin_step(self) -> None:
         self._start_ns = self._now_ns()
@@ -255,30 +277,38 @@ class StepMeter:
         self._file.append(bytes(self._rows))
         self._rows_due -= self._buffered()
         self._rows.clear()
+        self._flushed()
 
     def _warm(self, duration_ns: float, kind: int, now_ns: int) -> None:
+        self._warm_rows += 1
         if duration_ns > 0:  # else the clock jumped back: that says nothing about the step
             self._warm_up[kind].append(duration_ns)
-        rows = sum(map(len, self._warm_up))
-        if rows == BLOCK_ROWS and not self._block_chosen:
+        if self._warm_rows == BLOCK_ROWS and not self._block_chosen:
             self._choose_block()
         spent = self._spent(now_ns)
-        if spent >= 1 and self._budget is not None and self._budget.stop == "clock":
+        if spent >= 1 and self._ends_by_clock and self._alone:
             self._running = False
-        if spent >= MAX_WARM_UP_SHARE and rows >= LEAST_WARM_UP_ROWS * self._kinds:
+        self._steady = self._steady or self._is_warm(spent)
+        if not self._largest(int(not self._steady)):  # the last rank to settle decides
             self._end_warm_up(now_ns)
-        elif rows >= self._next_look or (rows < MIN_WARM_UP_ROWS and spent >= MIN_WARM_UP_SHARE):
-            self._next_look = rows + self._kinds * (1 + rows // (5 * self._kinds))  # looking costs: ever more rarely
-            if all(self._settled(durations) for durations in self._warm_up):
-                self._end_warm_up(now_ns)
+
+    def _is_warm(self, spent: float) -> bool:
+        rows = self._warm_rows
+        if spent >= MAX_WARM_UP_SHARE and rows >= LEAST_WARM_UP_ROWS * self._kinds:
+            return True
+        if rows < self._next_look and (rows >= MIN_WARM_UP_ROWS or spent < MIN_WARM_UP_SHARE):
+            return False
+        self._next_look = rows + self._kinds * (1 + rows // (5 * self._kinds))  # looking costs: ever more rarely
+        return all(self._settled(durations) for durations in self._warm_up)
 
     def _choose_block(self) -> None:
         """Once; blocks then warm up anew, because a row of one step isn't like a row of many."""
         self._block_chosen = True
-        shortest_ns = max(1.0, min(self._warm_up[0]))
-        if shortest_ns < self._block_ns:
-            self._block = math.ceil(self._block_ns / shortest_ns)
+        shortest_ns = max(1.0, min(self._warm_up[0], default=self._block_ns))
+        self._block = self._largest(math.ceil(self._block_ns / shortest_ns))
+        if self._block > 1:
             self._warm_up[0].clear()
+            self._warm_rows = 0
 
     def _spent(self, now_ns: int) -> float:
         """The share of the budget; a user's own loop has none, and warms up for at most 2 s."""
@@ -292,15 +322,17 @@ class StepMeter:
         self._flags = 0
         self._lane_step_ns = self._typical_row_ns()
         self._warmed_up()
-        if self._budget is None or self._budget.stop == "clock":
+        if self._budget is None or (self._ends_by_clock and self._alone):
             return
         left_share = max(MIN_MEASURED_SHARE, 1 - self._spent(now_ns))
         left_ns = left_share * self._budget.seconds * NS_PER_S
-        rows = max(1, round(left_ns / max(1.0, self._typical_row_ns())))
-        if self._budget.max_steps is not None:
+        self._rows_due = self._agreed_rows(STRETCH_NS if self._ends_by_clock else left_ns)
+
+    def _agreed_rows(self, time_ns: float) -> int:
+        rows = max(1, round(time_ns / max(1.0, self._typical_row_ns())))
+        if self._budget is not None and self._budget.max_steps is not None:
             rows = min(rows, math.ceil(self._budget.max_steps / self._block))
-        rows = math.ceil(rows / self._kinds) * self._kinds
-        self._rows_due = self._agree(rows)
+        return self._largest(math.ceil(rows / self._kinds) * self._kinds)
 
     def _typical_row_ns(self) -> float:
         """The latest of each kind, without the first one, which may have compiled for minutes; a kind that hasn't come

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rigdyno.contracts import Exit
 from rigdyno.processes import signal_name
-from rigdyno.schema.record import Completed, Failed, Outcome, Phase, Skipped, WorkerReport
+from rigdyno.schema.record import Completed, Failed, Outcome, Phase, WorkerReport
 from rigdyno.units import show_seconds
 
 _ADVICE = {
@@ -20,44 +22,74 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Evidence:
-    reports: tuple[WorkerReport, ...]  # of the ranks that left one
-    exit_codes: tuple[int, ...]
+    reports: Mapping[int, WorkerReport]  # of the ranks that left one
+    exits: tuple[Exit, ...]
     timed_out_after: float | None
     oom_killed: bool
-    log: Path
+    folder: Path
     began_stepping: bool
+    world_size: int = 1
+
+    @property
+    def missing(self) -> list[int]:
+        return [rank for rank in range(self.world_size) if rank not in self.reports]
 
 
 def outcome_of(evidence: Evidence) -> Outcome:
     """A report counts more than an exit code: some processes abort after everything is done."""
-    for kind in (Failed, Skipped):
-        for report in evidence.reports:
-            if isinstance(report.outcome, kind):
-                return report.outcome
-    if evidence.reports and len(evidence.reports) >= len(evidence.exit_codes):
-        completed = evidence.reports[0].outcome
-        assert isinstance(completed, Completed)
-        return completed
-    return _without_report(evidence)
+    if not evidence.missing and all(isinstance(report.outcome, Completed) for report in evidence.reports.values()):
+        return evidence.reports[0].outcome
+    if evidence.missing and evidence.timed_out_after is not None:
+        return _timed_out(evidence, evidence.timed_out_after)
+    blamed = _blamed(evidence)
+    reported = evidence.reports.get(blamed.rank or 0)
+    if reported is None:
+        return _without_report(blamed, evidence)
+    said = [reported.outcome, *(report.outcome for report in evidence.reports.values())]
+    return next((outcome for outcome in said if not isinstance(outcome, Completed)), said[0])
 
 
-def _without_report(evidence: Evidence) -> Failed:
-    phase: Phase = "measure" if evidence.began_stepping else "build"
-    if evidence.timed_out_after is not None:
-        return Failed(kind="timeout", phase=phase, message=f"no end after {show_seconds(evidence.timed_out_after)}")
-    code = next((code for code in evidence.exit_codes if code != 0), 0)
-    if code < 0:
-        return _by_signal(code, phase, evidence)
-    phase = "measure" if evidence.began_stepping else "start"
-    return Failed(kind="exit", phase=phase, message=f"left no report, exit code {code}{_last_words(evidence.log)}")
+def _blamed(evidence: Evidence) -> Exit:
+    """The rank that ended badly first: what the others then say is that they miss it. Where no exit tells, the first
+    that says why, and at last the first that says nothing."""
+    told = [ended for ended in evidence.exits if ended.rank is not None]
+    if told:
+        return told[0]
+    code = next((ended.code for ended in evidence.exits if ended.code != 0), 0)
+    speaking = [rank for rank, report in evidence.reports.items() if not isinstance(report.outcome, Completed)]
+    return Exit(code, rank=(speaking or evidence.missing)[0])
 
 
-def _by_signal(code: int, phase: Phase, evidence: Evidence) -> Failed:
-    name = signal_name(code)
+def _phase(evidence: Evidence, otherwise: Phase) -> Phase:
+    return "measure" if evidence.began_stepping else otherwise
+
+
+def _timed_out(evidence: Evidence, seconds: float) -> Failed:
+    message = f"no end after {show_seconds(seconds)}"
+    if evidence.world_size > 1:
+        message += f"; still missing: {_ranks(evidence.missing)}"
+    return Failed(kind="timeout", phase=_phase(evidence, "build"), message=message)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _without_report(lost: Exit, evidence: Evidence) -> Failed:
+    who = f"rank {lost.rank} was lost: " if evidence.world_size > 1 else ""
+    if lost.code < 0:
+        return _by_signal(lost.code, who, evidence)
+    words = _last_words(evidence.folder / f"worker.{lost.rank}.log") or _last_words(evidence.folder / "torchrun.log")
+    message = f"{who}left no report, exit code {lost.code}{words}"
+    return Failed(kind="exit", phase=_phase(evidence, "start"), message=message)
+
+
+def _by_signal(code: int, who: str, evidence: Evidence) -> Failed:
+    name, phase = signal_name(code), _phase(evidence, "build")
     if name == "SIGKILL" and evidence.oom_killed:
-        return Failed(kind="out_of_memory", phase=phase, message="killed by the kernel: the memory ran out")
+        return Failed(kind="out_of_memory", phase=phase, message=f"{who}killed by the kernel: the memory ran out")
     advice = _ADVICE.get(name)
-    return Failed(kind="signal", phase=phase, message=f"{name}: {advice}" if advice else name)
+    return Failed(kind="signal", phase=phase, message=who + (f"{name}: {advice}" if advice else name))
 
 
 def _last_words(log: Path) -> str:

@@ -11,21 +11,23 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock
-from rigdyno.contracts import CannotRun, Collective, Job, Place, Steps, Training
+from rigdyno.contracts import CannotRun, Collective, Job, Mark, Place, Steps, Training, no_mark
 from rigdyno.plan.build import arrangement_of, update_of, workload_of
 from rigdyno.processes import die_with_parent, offer_to_oom_killer, peak_memory_bytes, write_pid
 from rigdyno.rig.environment import describe_environment
 from rigdyno.runner.device import prepare_torch, synchroniser, usable_cores, with_framework
 from rigdyno.runner.measure import StepMeter
+from rigdyno.runner.phases import PhaseClock
 from rigdyno.runner.turns import TurnMeter
 from rigdyno.schema.record import Completed, Facts, Failed, Outcome, Phase, Skipped, WorkerReport
-from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile
+from rigdyno.schema.samples import PHASES, STEP_FIELDS, STEP_STRUCT, Header, RowFile
 from rigdyno.schema.spec import RunSpec
 from rigdyno.store.files import read_json, write_json
 
@@ -41,6 +43,8 @@ class Worker:
     phase: Phase = "start"
     facts: Facts = field(default_factory=Facts)
     meter: StepMeter | TurnMeter | None = None
+    phases: PhaseClock | None = None
+    afterwards: ExitStack = field(default_factory=ExitStack)
 
     def run(self) -> Outcome:
         """The one broad handler of Rigdyno: whatever happens in here becomes a recorded outcome."""
@@ -58,12 +62,15 @@ class Worker:
             prepare_torch(self.spec.threads, self.place.seed)
         self.facts = Facts(unit=workload.unit)
         self.phase = "build"
-        job = Job(workload, update_of(self.spec), self.place, self._start_meter)
+        job = Job(
+            workload, update_of(self.spec), self.place, self._start_meter, self._start_phases, self._call_afterwards
+        )
         try:
             quality = arrangement_of(self.spec).run(job)
         finally:
-            if self.meter is not None:
-                self.meter.close()
+            for open_file in (self.meter, self.phases):
+                if open_file is not None:
+                    open_file.close()
         return Completed(quality=quality)
 
     def _start_meter(self, built: Steps | Training, collective: Collective) -> StepMeter | TurnMeter:
@@ -75,6 +82,16 @@ class Worker:
         else:
             self.meter = self._step_meter(kinds, collective)
         return self.meter
+
+    def _start_phases(self, training: Training) -> Mark:
+        """A duel's turns are too few to be taken apart."""
+        if not training.phases or self.turns is not None:
+            return no_mark
+        self.phases = PhaseClock(self._row_file(PHASES, "phases"), SystemClock(), self.place.device)
+        return self.phases.mark
+
+    def _call_afterwards(self, call: Callable[[], None]) -> None:
+        self.afterwards.callback(call)
 
     def _turn_meter(self, turns: socket.socket, kinds: int) -> TurnMeter:
         """A step of each kind in a turn: two arms are held against each other as wholes."""
@@ -88,9 +105,9 @@ class Worker:
             synchronise=synchroniser(self.place.device),
         )
 
-    def _row_file(self, kinds: tuple[str, ...]) -> RowFile:
+    def _row_file(self, kinds: tuple[str, ...], name: str = "steps") -> RowFile:
         header = Header(fields=STEP_FIELDS, kinds=kinds, rank=self.place.rank)
-        return RowFile(self.folder / f"steps.{self.place.rank}.rows", header)
+        return RowFile(self.folder / f"{name}.{self.place.rank}.rows", header)
 
     def _step_meter(self, kinds: tuple[str, ...], collective: Collective) -> StepMeter:
         return StepMeter(
@@ -99,13 +116,18 @@ class Worker:
             self.spec.budget,
             kinds=len(kinds),
             synchronise=synchroniser(self.place.device),
-            agree=collective.agree,
+            agree=collective.agree if self.place.world_size > 1 else None,
             settled=settled_so_far,
             warmed_up=self._warmed_up,
+            flushed=self._flush_phases,
         )
 
     def _warmed_up(self) -> None:
         self.phase = "measure"
+
+    def _flush_phases(self) -> None:
+        if self.phases is not None:
+            self.phases.flush()
 
 
 def _facts(built: Steps | Training, unit: str) -> Facts:
@@ -128,11 +150,13 @@ def failure(error: BaseException, phase: Phase) -> Failed:
 
 
 def place_of(spec: RunSpec) -> Place:
-    """RANK and WORLD_SIZE are what torchrun sets."""
-    rank = int(os.environ.get("RANK", "0"))
+    """RANK and LOCAL_RANK are what torchrun sets."""
+    rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
+    several = spec.world_size > 1 and spec.device != "cpu" and ":" not in spec.device
     return Place(
-        device=spec.device,
+        device=f"{spec.device}:{local_rank}" if several else spec.device,
         rank=rank,
+        local_rank=local_rank,
         world_size=spec.world_size,
         threads=spec.threads or usable_cores(),
         seed=spec.seed,  # the same on every rank: whoever needs them apart adds the rank
@@ -142,6 +166,10 @@ def place_of(spec: RunSpec) -> Place:
 def work(folder: Path, turns: socket.socket | None = None) -> int:
     spec = read_json(folder / "spec.json", RunSpec)
     place = place_of(spec)
+    if spec.world_size > 1:
+        _log_to(folder / f"worker.{place.rank}.log")
+    if spec.pinned:
+        pin(place)
     write_pid(folder, f"worker.{place.rank}")
     worker = Worker(spec, folder, place, turns)
     outcome = worker.run()
@@ -152,7 +180,27 @@ def work(folder: Path, turns: socket.socket | None = None) -> int:
         peak_memory_bytes=peak_memory_bytes(),
     )
     write_json(folder / f"worker.{place.rank}.json", report)
-    return 1 if isinstance(outcome, Failed) else 0
+    if isinstance(outcome, Completed):  # whoever failed has nobody left to take leave of
+        worker.afterwards.close()
+    # Of several ranks, one that steps aside must be noticed as well: the others would wait for it.
+    return 1 if isinstance(outcome, Failed) or (place.world_size > 1 and isinstance(outcome, Skipped)) else 0
+
+
+def _log_to(path: Path) -> None:
+    """Several ranks are started by one command, which has one log: each gets its own."""
+    with path.open("ab") as log:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(log.fileno(), stream.fileno())
+
+
+def pin(place: Place) -> None:
+    """To its share of the cores, where the system lets a process choose."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    first = place.local_rank * place.threads % len(cores)
+    os.sched_setaffinity(0, {cores[(first + offset) % len(cores)] for offset in range(place.threads)})
 
 
 def main(arguments: Sequence[str]) -> int:

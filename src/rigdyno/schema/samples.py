@@ -39,6 +39,11 @@ STEP_STRUCT = "<qqdIHH"
 _FORMS = frozenset(form for _, form in STEP_FIELDS)  # telemetry's are among them
 
 
+# The phases of a training step, in the order that they come in. "broadcast": what an arrangement sends around before
+# the model computes; "communication": what of it is left to wait for when the gradients are computed.
+PHASES = ("data", "broadcast", "forward", "backward", "communication", "optimizer")
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     fields: Fields

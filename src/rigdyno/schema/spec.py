@@ -29,6 +29,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int = 1
     device: str = "cpu"
     threads: int | None = None
+    pinned: bool = False  # each rank to its own cores
     seed: int = 0
     python: str | None = None  # the interpreter of another environment
     budget: Budget = Budget()

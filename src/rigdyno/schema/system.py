@@ -43,6 +43,11 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: ByteCount | None = None
     capability: str | None = None
 
+    @property
+    def torch_kind(self) -> str:
+        """torch calls an AMD card 'cuda' too."""
+        return "cuda" if self.kind == "rocm" else self.kind
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a container or cgroup leaves of the machine."""

@@ -23,18 +23,22 @@ class Plain:
         return None
 
     def prepare(self, training: Training, place: Place, collective: Collective) -> TrainStep:
-        model, loss_of = training.model, training.loss
+        model, loss_of, mark = training.model, training.loss, training.mark
         parameters = list(model.parameters())
         optimizer = training.optimizer(parameters)
         model.train()
 
         def step(inputs: Any, targets: Any) -> Any:
-            optimizer.zero_grad(set_to_none=True)
             loss = loss_of(model(inputs), targets)
+            mark("forward")
             loss.backward()
+            mark("backward")
             if place.world_size > 1:
                 _average(parameters, place.world_size, collective)
+                mark("communication")
             optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            mark("optimizer")
             return loss.detach()
 
         return step

@@ -88,6 +88,7 @@ class ResNet50:
             optimizer=self._optimizer,
             batches=self._batches(place),
             per_item={"flop": FORWARD_AND_BACKWARD * forward_flop(self.image_size, self.classes)},
+            phases=True,
             notes=("synthetic images that lie on the device from the start: loading isn't measured",),
         )
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 from rigdyno.analyse.compare import Sides, compare, regressions
 from rigdyno.analyse.differences import differences
-from rigdyno.analyse.matching import figures_by_name, matched, name_of
+from rigdyno.analyse.matching import figures_by_name, identity, matched, name_of
 from rigdyno.analyse.statistics import across_processes
 from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
@@ -180,16 +180,31 @@ class TestMatching:
         "change",
         [{"options": {"batch": 3}}, {"update": "dp"}, {"arrangement": "ddp"}, {"world_size": 2}, {"device": "cuda"}],
     )
-    def test_another_configuration(self, change):
-        found = matched([measured()], [measured(spec=RunSpec(workload="resnet", **change))])
-        assert (len(found.pairs), len(found.only_baseline), len(found.only_candidate)) == (0, 1, 1)
+    def test_another_configuration_among_several(self, change):
+        others = [measured(spec=RunSpec(workload="resnet", options={"batch": n})) for n in (1, 2)]
+        found = matched([measured(), others[0]], [measured(spec=RunSpec(workload="resnet", **change)), others[1]])
+        assert (len(found.pairs), len(found.only_baseline), len(found.only_candidate)) == (0, 2, 2)
+
+    def test_the_only_ones_of_a_workload_are_compared_and_it_is_said_what_differs(self):
+        changed = measured(spec=RunSpec(workload="resnet", options={"batch": 64}, world_size=2))
+        found = only(measured(), changed)
+        assert isinstance(found.ratio, Estimate)
+        assert "other_configuration" in codes(found)
+        assert {"batch none -> 64", "ranks 1 -> 2"} <= set(found.differences)
+
+    def test_a_default_that_was_set_by_hand_is_no_difference(self):
+        one, two = RunSpec(workload="mnist_cnn"), RunSpec(workload="mnist_cnn", options={"batch_size": 64})
+        assert identity(one) == identity(two)
+        assert differences(a_record(one), a_record(two)) == ()
 
     def test_the_order_of_options_is_no_difference_but_their_type_is(self):
         def with_options(**options):
             return measured(spec=RunSpec(workload="resnet", options=options))
 
         assert matched([with_options(a=1, b=2)], [with_options(b=2, a=1)]).pairs
-        assert not matched([with_options(a=1)], [with_options(a=True)]).pairs
+        assert identity(RunSpec(workload="resnet", options={"a": 1})) != identity(
+            RunSpec(workload="resnet", options={"a": True})
+        )
 
     def test_threads_meet_their_like_first(self):
         ours = [measured(spec=RunSpec(workload="resnet", threads=n)) for n in (1, 2)]

@@ -56,13 +56,6 @@ def test_the_number_of_steps_is_decided_once_after_warm_up(path, clock):
     assert steps == 100
 
 
-def test_the_number_of_steps_is_agreed_with_the_other_ranks(path, clock):
-    asked = []
-    meter = a_meter(path, clock, Budget(seconds=10.0), agree=lambda number: asked.append(number) or 7)
-    assert run(meter, clock, 0.1) == 5 + 7
-    assert asked == [95]
-
-
 def test_waits_until_the_stream_is_settled_but_not_for_more_than_half_of_the_budget(path, clock):
     meter = a_meter(path, clock, Budget(seconds=10.0), settled=lambda durations: False)
     run(meter, clock, 0.1)

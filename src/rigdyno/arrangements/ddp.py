@@ -1,0 +1,115 @@
+"""Every rank has the whole model and its own batches; gradients are averaged while they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rigdyno.arrangements import _loops
+from rigdyno.contracts import CannotRun, Job, Mark, Place, Requirement, Training, Update, Workload
+from rigdyno.schema.record import Quality
+
+if TYPE_CHECKING:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+PATIENCE = timedelta(seconds=120)  # for the others, in any one exchange: a rank that is lost must not hang all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ddp:
+    """Several ranks that average their gradients, by PyTorch's DDP."""
+
+    launcher: ClassVar[str] = "torchrun"
+    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+
+    broadcast_buffers: bool = True  # PyTorch's default: the first rank's running statistics, before every forward pass
+
+    def refuses(self, workload: Workload, update: Update, world_size: int) -> str | None:
+        if workload.framework not in ("torch", "any"):
+            return f"the arrangement 'ddp' is PyTorch's, and this workload needs {workload.framework}"
+        return None
+
+    def run(self, job: Job) -> Quality:
+        ranks = join(job.place)
+        job.afterwards(ranks.leave)
+        built = job.workload.build(job.place)
+        if not isinstance(built, Training):
+            _loops.refuse_other_updates(job.update)
+            return _loops.repeat(built, job.start_meter(built, ranks))
+        training = self._shared(built, job.place, job.start_phases(built))
+        # To the update this looks like one rank: its gradients arrive averaged.
+        train_step = job.update.prepare(training, replace(job.place, world_size=1), ranks)
+        return _loops.train(training, train_step, job.start_meter(training, ranks))
+
+    def _shared(self, training: Training, place: Place, mark: Mark) -> Training:
+        from torch.nn.parallel import DistributedDataParallel
+
+        cards = None if place.device == "cpu" else [place.device]
+        training.model.register_forward_pre_hook(lambda *_: mark("broadcast"))
+        # Newer versions warn of the argument where it only repeats the default.
+        buffers: dict[str, Any] = {} if self.broadcast_buffers else {"broadcast_buffers": False}
+        model = DistributedDataParallel(training.model, device_ids=cards, **buffers)
+        _mark_last_bucket(model, mark)
+
+        def mark_waiting(phase: str) -> None:
+            """When the backward pass returns, its computing has been over since the last bucket was full."""
+            mark("communication" if phase == "backward" else phase)
+
+        return replace(training, model=model, mark=mark_waiting)
+
+
+def _mark_last_bucket(model: DistributedDataParallel, mark: Mark) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    def hook(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        if bucket.is_last():
+            mark("backward")
+        return allreduce_hook(group, bucket)
+
+    hook.__annotations__.clear()  # it is looked at, and annotations that are text are refused
+    model.register_comm_hook(None, hook)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """All of them, this one included."""
+
+    device: str
+
+    def sum(self, tensors: Sequence[Any]) -> None:
+        from torch import distributed
+
+        for tensor in tensors:
+            distributed.all_reduce(tensor)
+
+    def agree(self, number: int) -> int:
+        import torch
+        from torch import distributed
+
+        largest = torch.tensor(number, device=self.device)
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+        return int(largest)
+
+    def leave(self) -> None:
+        """All together: a rank that leaves while others are still talking to it makes them abort."""
+        from torch import distributed
+
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def join(place: Place) -> Ranks:
+    """Where and as who, torchrun has said in the environment."""
+    import torch
+
+    kind = place.device.partition(":")[0]
+    if kind not in _BACKENDS:
+        raise CannotRun(f"PyTorch has no way to join ranks on {kind}; try --device cpu")
+    if kind == "cuda":
+        torch.cuda.set_device(place.device)
+    torch.distributed.init_process_group(_BACKENDS[kind], timeout=PATIENCE)
+    return Ranks(place.device)

@@ -1,0 +1,88 @@
+"""When the phases of a training step began and ended: forward, backward and what else there is.
+
+A mark costs a reading of the clock, or an event in the device's own queue: nothing is waited for, so that what overlaps
+in an ordinary step overlaps in this one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from rigdyno.clock import Clock
+from rigdyno.schema.samples import PHASES, STEP_STRUCT, RowFile
+from rigdyno.units import NS_PER_MS
+
+_ROW = struct.Struct(STEP_STRUCT)
+_NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
+
+
+class PhaseClock:
+    def __init__(self, file: RowFile, clock: Clock, device: str) -> None:
+        self._file = file
+        self._moments = _HostMoments(clock) if device == "cpu" else _DeviceMoments(clock, device)
+        self._marked: list[str] = []
+
+    def mark(self, phase: str) -> None:
+        """An empty name begins: what was before is no phase."""
+        self._moments.take()
+        self._marked.append(phase)
+
+    def flush(self) -> None:
+        """Between two steps, outside of every phase."""
+        if not self._marked:
+            return
+        times = self._moments.times_ns()
+        rows = bytearray()
+        for phase, start_ns, end_ns in zip(self._marked[1:], times, times[1:], strict=False):
+            if phase and end_ns > start_ns:
+                rows += _ROW.pack(start_ns, end_ns, 0.0, 1, _NUMBERS[phase], 0)
+        self._file.append(bytes(rows))
+        self._marked.clear()
+
+    def close(self) -> None:
+        self.flush()
+        self._file.close()
+
+
+class _HostMoments:
+    """Work is done when a call returns."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now_ns: Callable[[], int] = clock.now_ns
+        self._times_ns: list[int] = []
+
+    def take(self) -> None:
+        self._times_ns.append(self._now_ns())
+
+    def times_ns(self) -> list[int]:
+        taken, self._times_ns = self._times_ns, []
+        return taken
+
+
+class _DeviceMoments:
+    """The device's queue notes the time when it comes to the mark."""
+
+    def __init__(self, clock: Clock, device: str) -> None:
+        import torch
+
+        kind = device.partition(":")[0]
+        self._clock, self._runtime = clock, {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.mps}[kind]
+        self._new_event = self._runtime.Event if kind != "mps" else torch.mps.event.Event
+        self._events: list[Any] = []
+        self._began_ns = 0
+
+    def take(self) -> None:
+        if not self._events:  # the device has nothing left to do: the host's clock and its own meet here
+            self._runtime.synchronize()
+            self._began_ns = self._clock.now_ns()
+        event = self._new_event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+
+    def times_ns(self) -> list[int]:
+        self._runtime.synchronize()
+        first, taken = self._events[0], self._events
+        self._events = []
+        return [self._began_ns + round(first.elapsed_time(event) * NS_PER_MS) for event in taken]
