@@ -99,8 +99,9 @@ def is_alive(pid: int) -> bool:
 
 
 def none_left(cell: Path) -> None:
-    files = [path for name in ("worker.0", "sampler") if (path := cell / f"{name}.pid").exists()]
-    pids = [int(text) for path in files if (text := path.read_text())]  # empty: the disk was full before it could start
+    pids = [
+        int(text) for path in cell.glob("*.pid") if (text := path.read_text())
+    ]  # empty: the disk was full before it could start
     until(lambda: not any(map(is_alive, pids)), f"the processes {pids} were gone")
 
 

@@ -124,7 +124,7 @@ def readable(cells: Sequence[StoredCell], warnings: list[str]) -> list[CellData]
     found = []
     for cell in cells:
         try:
-            found.append(CellData(cell.record, cell.steps(), cell.telemetry()))
+            found.append(CellData(cell.record, cell.steps(), cell.telemetry(), cell.phases()))
         except RigdynoError as error:
             warnings.append(f"skipped: {error}")
     return found

@@ -83,6 +83,7 @@ class Training:
     batches: Iterator[tuple[Any, Any]]  # endless
     accuracy: Callable[[], float | None] | None = None
     per_item: Mapping[str, float] = field(default_factory=dict)
+    settled: Mapping[str, Value] = field(default_factory=dict)
     notes: Sequence[str] = ()
     phases: bool = False  # whether a step is long enough to be timed phase by phase
     mark: Mark = no_mark  # for the update to call behind each of its phases
@@ -220,6 +221,7 @@ class SuiteRequest:
     soak_seconds: float | None = None
     repeat: int | None = None
     ranks: int | None = None  # at most, for a suite that is about several
+    most_ranks: int = 1  # that this machine has room for
     threads: int | None = None  # of each process
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from rigdyno.analyse.evidence import Evidence
+from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
 from rigdyno.analyse.soak import soak
-from rigdyno.analyse.statistics import across_processes, median_estimate, throughput_estimate
+from rigdyno.analyse.statistics import across_processes, median_estimate, sum_over_ranks, throughput_estimate
 from rigdyno.analyse.steady import Steady, steady_window
 from rigdyno.analyse.streams import (
     Rows,
@@ -25,7 +24,7 @@ from rigdyno.analyse.validity import findings
 from rigdyno.analyse.verdict import Finding, imprecise, merged, merged_over_processes, validity_of
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.estimate import Estimate
-from rigdyno.schema.measured import KindFigures, Measurement, Soak
+from rigdyno.schema.measured import KindFigures, Measurement, Phases, Soak
 from rigdyno.schema.record import Completed, Facts, Outcome, Quality, RunRecord
 from rigdyno.schema.samples import Header
 from rigdyno.units import show_percent
@@ -42,6 +41,7 @@ class CellData:
     record: RunRecord
     steps: tuple[Samples, ...] = ()  # one a rank
     telemetry: Samples | None = None  # None: there is no file
+    phases: tuple[Samples, ...] = ()  # one a rank, where they were timed
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Process:
     kinds: dict[str, KindFigures]
     findings: list[Finding]
     soak: Soak | None = None
+    phases: Phases | None = None
 
 
 def measurements(cells: Sequence[CellData]) -> list[Measurement]:
@@ -78,6 +79,7 @@ def _measurement(group: Sequence[CellData]) -> Measurement:
         kinds=_over_processes([process.kinds for process in processes if process.kinds]),
         validity=validity_of(merged_over_processes([process.findings for process in processes])) if processes else None,
         soak=next((process.soak for process in processes if process.soak is not None), None),
+        phases=phases_over_processes([process.phases for process in processes if process.phases is not None]),
     )
 
 
@@ -99,6 +101,7 @@ def process_figures(cell: CellData) -> Process:
         kinds = list(dict.fromkeys(kind for rank in ranks for kind in rank))
         judged = [_kind(cell, kind, [rank[kind] for rank in ranks if kind in rank], len(kinds)) for kind in kinds]
         soaked = _soak(cell, ranks)
+        phases = _phases(cell, ranks)
     except TimeRanBackwards as error:
         return Process({}, [Finding("INVALID", "clock_jumped", str(error))])
     except DamagedRun as error:
@@ -106,7 +109,8 @@ def process_figures(cell: CellData) -> Process:
     if not judged:
         return Process({}, [Finding("INVALID", "too_few_steps", "no step was recorded")])
     figures = {kind: figure for kind, (figure, _) in zip(kinds, judged, strict=True)}
-    return Process(figures, merged([finding for _, found in judged for finding in found] + _fallen(soaked)), soaked)
+    found = [finding for _, found in judged for finding in found] + _fallen(soaked) + unexplained(phases)
+    return Process(figures, merged(found), soaked, phases)
 
 
 def _kind(cell: CellData, kind: str, ranks: Sequence[Rows], kinds: int) -> tuple[KindFigures, list[Finding]]:
@@ -123,7 +127,7 @@ def _kind(cell: CellData, kind: str, ranks: Sequence[Rows], kinds: int) -> tuple
     ]
     found += [finding for rate in rates if (finding := imprecise(rate, name)) is not None]
     # Ranks wait for each other: the step of all takes as long as that of the slowest.
-    slowest, rate = max(medians, key=lambda each: each.value), _sum(rates)
+    slowest, rate = max(medians, key=lambda each: each.value), sum_over_ranks(rates)
     return KindFigures(throughput=rate, step_seconds=slowest, process_rates=(rate.value,)), found
 
 
@@ -139,26 +143,20 @@ def _evidence(cell: CellData, rows: Rows, steady: Steady, steps_name: str) -> Ev
     )
 
 
-def _sum(rates: Sequence[Estimate]) -> Estimate:
-    """Over ranks. Their bounds are added up: ranks of one run are disturbed together, so nothing averages out."""
-    if len(rates) == 1:
-        return rates[0]
-    return msgspec.structs.replace(
-        rates[0],
-        value=sum(rate.value for rate in rates),
-        low=sum(rate.low for rate in rates),
-        high=sum(rate.high for rate in rates),
-        confidence=min(rate.confidence for rate in rates),
-        n=min(rate.n for rate in rates),
-        method=f"sum of {len(rates)} ranks, each: {rates[0].method}",
-    )
-
-
 def _soak(cell: CellData, ranks: Sequence[dict[str, Rows]]) -> Soak | None:
     """Of the first rank's first kind: what heats one heats all."""
     if cell.record.spec.budget.stop != "clock" or not ranks or not ranks[0]:
         return None
     return soak(next(iter(ranks[0].values())), None if cell.telemetry is None else cell.telemetry[1])
+
+
+def _phases(cell: CellData, ranks: Sequence[dict[str, Rows]]) -> Phases | None:
+    """Of training, which has one kind of step."""
+    if not cell.phases or len(cell.phases) != len(ranks):
+        return None
+    kept = [rows[steady_of(rows).start :] for rank in ranks for rows in rank.values()]
+    timed = [streams(header, rows) for header, rows in cell.phases]
+    return phases_of(kept, timed, f"{cell.record.facts.unit}/s")
 
 
 def _fallen(soaked: Soak | None) -> list[Finding]:

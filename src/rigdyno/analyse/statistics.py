@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from rigdyno.analyse.correlation import long_run_variance
@@ -105,6 +106,21 @@ def _check_steps(counts: Floats, times: Floats) -> None:
         raise DamagedRun("a step took no time, or less: the clock stood still or jumped back")
     if np.any(counts < 0) or counts.sum() <= 0:
         raise DamagedRun("the steps count no items, so there is no throughput")
+
+
+def sum_over_ranks(rates: Sequence[Estimate]) -> Estimate:
+    """Their bounds are added up: ranks of one run are disturbed together, so nothing averages out."""
+    if len(rates) == 1:
+        return rates[0]
+    return replace(
+        rates[0],
+        value=sum(rate.value for rate in rates),
+        low=sum(rate.low for rate in rates),
+        high=sum(rate.high for rate in rates),
+        confidence=min(rate.confidence for rate in rates),
+        n=min(rate.n for rate in rates),
+        method=f"sum of {len(rates)} ranks, each: {rates[0].method}",
+    )
 
 
 def across_processes(

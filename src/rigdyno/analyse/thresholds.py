@@ -20,6 +20,9 @@ CORRELATION_ROWS = 20
 # told from the same. Beside other load that kept both cores busy, streams of 2 to 4 s had 0.25 to 1.
 IMPRECISE = 0.25
 
+# How far the phases of a step may add up to another time than the step's own: a few calls lie between them.
+UNEXPLAINED = 0.02
+
 # A trend within the steady window that moves the step time by more than processes of the same code differ (1.5 %),
 # twice over. From a tenth on the stream counts as never settled.
 DRIFT_CHANGE = 0.03

@@ -59,7 +59,9 @@ class Ddp:
             """When the backward pass returns, its computing has been over since the last bucket was full."""
             mark("communication" if phase == "backward" else phase)
 
-        return replace(training, model=model, mark=mark_waiting)
+        sent = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        settled = {**training.settled, "gradient_bytes": sent}
+        return replace(training, model=model, mark=mark_waiting, settled=settled)
 
 
 def _mark_last_bucket(model: DistributedDataParallel, mark: Mark) -> None:

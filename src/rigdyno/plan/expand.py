@@ -116,6 +116,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             soak_seconds=request.soak_seconds,
             repeat=request.repeat,
             ranks=request.ranks,
+            most_ranks=most_ranks(system, device),
             threads=request.threads,
         )
     )

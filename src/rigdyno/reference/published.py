@@ -44,12 +44,37 @@ class PublishedCurve:
     points: tuple[Point, ...]
 
 
+@dataclass(frozen=True)
+class PublishedScaling:
+    """Images a second of ResNet-50, for all devices together."""
+
+    source: str
+    nodes: int
+    devices: int
+    forward: float
+    backward: float
+    overall: float
+    speedup: float
+
+
+def resnet50_scaling() -> tuple[PublishedScaling, ...]:
+    return tuple(
+        PublishedScaling(
+            source=row["source"],
+            nodes=int(row["instances"]),
+            devices=int(row["devices"]),
+            forward=float(row["forward_img_s"]),
+            backward=float(row["backward_img_s"]),
+            overall=float(row["overall_img_s"]),
+            speedup=float(row["speedup"]),
+        )
+        for row in _table("resnet50_scaling.csv")
+    )
+
+
 def scaling_curves() -> tuple[PublishedCurve, ...]:
     """ResNet-50's overall column, and the run times of a cluster's four jobs."""
-    resnet = [
-        Point(devices=int(row["devices"]), throughput=float(row["overall_img_s"]), nodes=int(row["instances"]))
-        for row in _table("resnet50_scaling.csv")
-    ]
+    resnet = [Point(devices=row.devices, throughput=row.overall, nodes=row.nodes) for row in resnet50_scaling()]
     jobs: dict[str, list[Point]] = {}
     for row in _table("jetson_runtime.csv"):
         cards = int(row["cards"])

@@ -132,7 +132,9 @@ class Orchestrator:
                     launch.stop()
                     return True
                 share = min(0.99, seconds / max(cell.seconds, 0.1))
-                self.observer.progress(Progress(cell, seconds, share, live.rate(), unit))
+                rate = live.rate()
+                everybody = None if rate is None else rate * cell.spec.world_size
+                self.observer.progress(Progress(cell, seconds, share, everybody, unit))
         except KeyboardInterrupt:
             launch.stop()
             raise

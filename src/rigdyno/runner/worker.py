@@ -131,10 +131,8 @@ class Worker:
 
 
 def _facts(built: Steps | Training, unit: str) -> Facts:
-    if isinstance(built, Training):
-        return Facts(unit=unit, per_item=dict(built.per_item), notes=tuple(built.notes))
     return Facts(
-        unit=built.unit or unit,
+        unit=(built.unit if isinstance(built, Steps) else None) or unit,
         per_item=dict(built.per_item),
         settled=dict(built.settled),
         notes=tuple(built.notes),

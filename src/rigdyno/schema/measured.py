@@ -21,6 +21,15 @@ class KindFigures(msgspec.Struct, frozen=True, kw_only=True):
     process_rates: tuple[float, ...] = ()  # items/s of each process: what two runs are compared by
 
 
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """What a training step was spent on."""
+
+    forward: Estimate  # items/s of all ranks, if nothing else took time: broadcasts and computing
+    backward: Estimate  # the same: computing, waiting for gradients, the optimizer
+    by_rank: tuple[dict[str, float], ...]  # mean seconds of a step, by phase
+    explained: float  # the share of the step's time that the phases add up to; of the rank where it is furthest from 1
+
+
 class Soak(msgspec.Struct, frozen=True, kw_only=True):
     """How the rate held over time."""
 
@@ -40,6 +49,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome  # the first that isn't Completed, else Completed
     facts: Facts
     kinds: dict[str, KindFigures] = {}  # empty unless completed
+    phases: Phases | None = None  # None: not timed
     validity: Validity | None = None
     soak: Soak | None = None
 
@@ -70,5 +80,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             return "no steady steps were recorded"
         failed = next(record for record in self.records if record.outcome == outcome)
         kind = outcome.kind.replace("_", " ")
-        log = f" (log: {failed.run}/cells/{failed.cell}/worker.0.log)" if failed.exit_codes else ""
+        logs = "worker.0.log" if self.spec.world_size == 1 else "worker.*.log"
+        log = f" (log: {failed.run}/cells/{failed.cell}/{logs})" if failed.exit_codes else ""
         return f"{kind} while in {outcome.phase}: {outcome.message}{log}"

@@ -5,6 +5,7 @@ lock                       held while somebody runs it
 cells/<cell>/spec.json     what to measure
 cells/<cell>/worker.0.*    the process's id, log and report, by rank
 cells/<cell>/steps.0.rows  every step, by rank
+cells/<cell>/phases.0.rows what the steps were spent on, by rank, where that was timed
 cells/<cell>/telemetry.rows
 cells/<cell>/record.json   written last: a cell without it isn't finished
 """
@@ -44,6 +45,10 @@ class StoredCell:
     def steps(self) -> tuple[tuple[Header, NDArray[np.void]], ...]:
         """The raw steps of every rank."""
         return tuple(read_rows(path) for path in sorted(self.folder.glob("steps.*.rows")))
+
+    def phases(self) -> tuple[tuple[Header, NDArray[np.void]], ...]:
+        """What each rank's steps were spent on, where that was timed."""
+        return tuple(read_rows(path) for path in sorted(self.folder.glob("phases.*.rows")))
 
     def telemetry(self) -> tuple[Header, NDArray[np.void]] | None:
         path = self.folder / "telemetry.rows"

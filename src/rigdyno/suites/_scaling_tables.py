@@ -1,0 +1,250 @@
+"""The tables of the scaling suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from rigdyno.analyse.matching import every_option
+from rigdyno.reference.published import PublishedScaling, resnet50_scaling
+from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.measured import Measurement, Phases
+from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
+from rigdyno.units import rate_unit, show_number, show_percent
+
+NODES = Column(key="nodes", title="nodes")
+FORWARD = Column(key="forward", title="forward")
+BACKWARD = Column(key="backward", title="backward")
+OVERALL = Column(key="overall", title="overall")
+SPEEDUP = Column(key="speedup", title="speedup")
+EFFICIENCY = Column(key="efficiency", title="of ideal")
+
+PHASE_TITLES = {
+    "data": "data", "broadcast": "broadcast", "forward": "forward", "backward": "backward",
+    "communication": "exposed", "optimizer": "optimizer",
+}  # fmt: skip
+
+
+def curve(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """In the order of the number of ranks."""
+    found = [each for each in measurements if each.spec.workload == "resnet50"]
+    return sorted(found, key=lambda each: each.spec.world_size)
+
+
+def devices_word(measurement: Measurement) -> str:
+    return "CPU ranks" if measurement.spec.device == "cpu" else "devices"
+
+
+def measured(found: Sequence[Measurement]) -> Table:
+    if not found:
+        return Table(title="", columns=(), rows=())
+    devices = Column(key="devices", title=devices_word(found[0]))
+    return Table(
+        title=settings(found[0]),
+        columns=(NODES, devices, FORWARD, BACKWARD, OVERALL, SPEEDUP, EFFICIENCY),
+        rows=tuple(_row(each, found[0]) for each in found),
+        notes=(*_core_note(found), "forward: broadcast and forward pass; backward: with waiting and optimizer"),
+    )
+
+
+def settings(measurement: Measurement) -> str:
+    options, spec = every_option(measurement.spec), measurement.spec
+    size = options["image_size"]
+    parts = [f"ResNet-50, image/s; {options['batch_size']} images of {size} x {size} a rank", str(options["precision"])]
+    if (options["batch_size"], size) != (32, 224):
+        parts.append("smaller than published (32 of 224 x 224: --full)")
+    if spec.threads is not None:
+        parts.append(f"{spec.threads} thread{'s' if spec.threads != 1 else ''} each")
+    return ", ".join(parts)
+
+
+def _core_note(found: Sequence[Measurement]) -> tuple[str, ...]:
+    if found[0].spec.device != "cpu":
+        return ()
+    cores = found[0].records[0].system.cpu.usable_cores
+    return (f"CPU ranks are processes that share the {cores} cores of one machine, not cards",)
+
+
+def _row(each: Measurement, first: Measurement) -> Row:
+    overall = each.throughput()
+    entries: dict[str, Entry] = {
+        "nodes": Text(text="1"),
+        "devices": Text(text=str(each.spec.world_size)),
+        "forward": _phase_rate(each, "forward"),
+        "backward": _phase_rate(each, "backward"),
+        "overall": _in_images(overall),
+        "speedup": speedup(each, first),
+        "efficiency": efficiency(each, first),
+    }
+    return Row(entries=entries, status=each.status, facts=each.records[-1].columns())
+
+
+def _phase_rate(each: Measurement, name: str) -> Entry:
+    if each.phases is None:
+        return Missing(reason=each.why_missing() if not each.kinds else "the phases were not timed")
+    rate: Estimate = getattr(each.phases, name)
+    return _in_images(rate)
+
+
+def _in_images(rate: Estimate | Missing) -> Estimate | Missing:
+    """Without the unit, which stands in the title: seven columns have no room for it."""
+    return rate if isinstance(rate, Missing) else rate.scaled(1.0, "")
+
+
+def _ratio(each: Measurement, first: Measurement, times: float, of: str) -> Entry:
+    own, alone = each.throughput(), first.throughput()
+    if isinstance(own, Missing):
+        return own
+    if isinstance(alone, Missing) or alone.low <= 0 or first.spec.world_size != 1:
+        return Missing(reason="one rank alone was not measured")
+    return Share(
+        value=own.value / alone.value / times,
+        low=own.low / alone.high / times,
+        high=own.high / alone.low / times,
+        of=of,
+    )
+
+
+def speedup(each: Measurement, first: Measurement) -> Entry:
+    ratio = _ratio(each, first, 1.0, "one rank")
+    if not isinstance(ratio, Share):
+        return ratio
+    if each is first:
+        return Text(text="1")
+    return Estimate(
+        value=ratio.value, low=ratio.low, high=ratio.high, confidence=0.95, n=len(each.records), unit="",
+        method="the worst of both intervals",
+    )  # fmt: skip
+
+
+def efficiency(each: Measurement, first: Measurement) -> Entry:
+    if each is first:
+        return Text(text="")
+    return _ratio(each, first, each.spec.world_size, "perfect scaling")
+
+
+def spent(found: Sequence[Measurement]) -> Table:
+    """What a step was spent on, rank by rank for the largest number of ranks."""
+    timed = [each for each in found if each.phases is not None]
+    if not timed:
+        return Table(title="", columns=(), rows=())
+    names = [name for name in PHASE_TITLES if any(_mean(each.phases, name) >= _SHOWN for each in timed)]
+    largest = timed[-1]
+    rows = [_spent_row(_ranks(each), _means(each.phases), names) for each in timed]
+    if largest.phases is not None and len(largest.phases.by_rank) > 1:
+        rows += [_spent_row(f"  rank {number}", rank, names) for number, rank in enumerate(largest.phases.by_rank)]
+    return Table(
+        title="Where the time of a step goes",
+        columns=(
+            Column(key="what", title=devices_word(found[0]), numeric=False),
+            *(_phase_column(name) for name in names),
+        ),
+        rows=tuple(rows),
+        notes=_spent_notes(timed),
+    )
+
+
+_SHOWN = 1e-3  # seconds: a phase that is shorter everywhere needs no column
+
+
+def _ranks(each: Measurement) -> str:
+    return str(each.spec.world_size) + (", mean" if each.spec.world_size > 1 else "")
+
+
+def _phase_column(name: str) -> Column:
+    return Column(key=name, title=PHASE_TITLES[name])
+
+
+def _spent_row(what: str, seconds: Mapping[str, float], names: Sequence[str]) -> Row:
+    return Row(entries={"what": Text(text=what), **{name: _seconds(seconds.get(name)) for name in names}})
+
+
+def _seconds(value: float | None) -> Entry:
+    if value is None:
+        return Text(text="")
+    return Text(text=f"{1000 * value:,.0f} ms")
+
+
+def _spent_notes(timed: Sequence[Measurement]) -> tuple[str, ...]:
+    explained = min((each.phases.explained for each in timed if each.phases), key=lambda share: -abs(share - 1))
+    return (
+        "broadcast: the first rank's buffers, before the forward pass; exposed: waiting for others' gradients that the "
+        f"backward pass didn't hide; the phases add up to {show_percent(explained)} of the step",
+    )
+
+
+def _means(phases: Phases | None) -> dict[str, float]:
+    return {name: _mean(phases, name) for name in (phases.by_rank[0] if phases is not None else ())}
+
+
+def _mean(phases: Phases | None, name: str) -> float:
+    return 0.0 if phases is None else fmean(rank.get(name, 0.0) for rank in phases.by_rank)
+
+
+def link(measurements: Sequence[Measurement]) -> Table:
+    """What the link between the ranks carries, by the size of what is summed."""
+    found = next((each for each in measurements if each.spec.workload == "allreduce"), None)
+    if found is None:
+        return Table(title="", columns=(), rows=())
+    columns = (
+        Column(key="size", title="all-reduce of", numeric=False),
+        Column(key="time", title="time, median"),
+        Column(key="bus", title="bus bandwidth"),
+    )
+    return Table(
+        title=f"The link between {found.spec.world_size} ranks",
+        columns=columns,
+        rows=tuple(_link_rows(found)),
+        notes=tuple(found.facts.notes),
+    )
+
+
+def _link_rows(found: Measurement) -> list[Row]:
+    facts = found.records[-1].columns()
+    if not found.kinds:
+        reason = found.throughput()
+        return [Row(entries={"size": Text(text="—"), "time": reason, "bus": reason}, status=found.status, facts=facts)]
+    return [
+        Row(
+            entries={
+                "size": Text(text=size),
+                "time": Text(text=f"{show_number(1000 * figures.step_seconds.value)} ms"),
+                "bus": figures.throughput.scaled(1.0, rate_unit("byte")),
+            },
+            status=found.status,
+            facts=facts,
+        )
+        for size, figures in found.kinds.items()
+    ]
+
+
+def published() -> Table:
+    columns = (NODES, Column(key="devices", title="GPUs"), FORWARD, BACKWARD, OVERALL, SPEEDUP, EFFICIENCY)
+    found = resnet50_scaling()
+    return Table(
+        title="Published, image/s: K80 GPUs, p2.8xlarge nodes, 32 images of 224 x 224 a GPU",
+        columns=columns,
+        rows=tuple(_published_row(each) for each in found),
+        notes=(
+            "1 to 8 GPUs are DataParallel in one process, 16 to 128 DistributedDataParallel: two mechanisms in a table",
+            "forward and backward are means of rates, by timers that didn't wait for the GPU: only overall can be used",
+        ),
+    )
+
+
+def _published_row(each: PublishedScaling) -> Row:
+    def as_printed(value: float) -> Published:
+        return Published(value=value, unit="", source=each.source)
+
+    return Row(
+        entries={
+            "nodes": Text(text=str(each.nodes)),
+            "devices": Text(text=str(each.devices)),
+            "forward": as_printed(each.forward),
+            "backward": as_printed(each.backward),
+            "overall": as_printed(each.overall),
+            "speedup": as_printed(each.speedup),
+            "efficiency": Text(text=show_percent(each.speedup / each.devices)),
+        },
+        origin="published",
+    )

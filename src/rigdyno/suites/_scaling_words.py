@@ -1,0 +1,62 @@
+"""What the scaling suite says at the end: how well it scales, and what eats the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rigdyno.analyse.shortfall import Shortfall, shortfall
+from rigdyno.schema.measured import Measurement
+from rigdyno.units import show_bytes, show_percent, show_scaled
+
+STRAGGLES = 1.15  # times what the others compute: processes of the same code differ by a few percent
+
+
+def closing(curve: Sequence[Measurement], measurements: Sequence[Measurement]) -> tuple[str, ...]:
+    timed = [each for each in curve if each.phases is not None]
+    if len(timed) < 2 or timed[0].spec.world_size != 1 or timed[0].phases is None or timed[-1].phases is None:
+        return ()
+    largest = timed[-1]
+    assert largest.phases is not None
+    found = shortfall(timed[0].phases, largest.phases)
+    return (_sentence(found, largest, measurements),)
+
+
+def _sentence(found: Shortfall, largest: Measurement, measurements: Sequence[Measurement]) -> str:
+    head = f"{largest.spec.world_size} ranks, efficiency {show_percent(found.efficiency)}: "
+    if found.lost <= 0:
+        return f"{head}nothing is lost."
+    causes = {"communication": _link, "waiting": _straggler, "computing": _computing}
+    return head + causes[found.cause](found, largest, measurements)
+
+
+def _link(found: Shortfall, largest: Measurement, measurements: Sequence[Measurement]) -> str:
+    gradients = largest.facts.settled.get("gradient_bytes")
+    sent = f"gradients {show_bytes(float(gradients))} a step" if isinstance(gradients, (int, float)) else "gradients"
+    carried = carries(measurements)
+    over = f" over a link that carries {carried}" if carried else ""
+    return f"{sent}{over}; {show_percent(found.share(found.communication))} of the loss is exposed communication."
+
+
+def _straggler(found: Shortfall, _largest: Measurement, _measurements: Sequence[Measurement]) -> str:
+    share = show_percent(found.share(found.waiting))
+    if found.slowest_ratio < STRAGGLES:
+        return f"{share} of the loss is ranks that wait for each other, now for one, now for another."
+    slower = show_percent(found.slowest_ratio - 1)
+    return f"rank {found.slowest_rank} computes {slower} longer than the others; {share} of the loss is waiting for it."
+
+
+def _computing(found: Shortfall, largest: Measurement, _measurements: Sequence[Measurement]) -> str:
+    shared = " they share caches, memory and power" if largest.spec.device == "cpu" else " power or heat may be why"
+    return (
+        f"{show_percent(found.share(found.computing))} of the loss is computing that takes longer beside the others:"
+        f"{shared}."
+    )
+
+
+def carries(measurements: Sequence[Measurement]) -> str | None:
+    """Bus bandwidth of the largest all-reduce that was measured, in bits a second as links are sold."""
+    sweep = next((each for each in measurements if each.spec.workload == "allreduce" and each.kinds), None)
+    if sweep is None:
+        return None
+    *_, largest = sweep.kinds.values()
+    return show_scaled(8 * largest.throughput.value, "bit/s")

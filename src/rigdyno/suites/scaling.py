@@ -1,0 +1,92 @@
+"""The scaling suite: ResNet-50 on one device, on two, on all of them, and why it falls short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rigdyno.contracts import SuiteRequest, Wanted
+from rigdyno.errors import UsageError
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.spec import Budget, RunSpec, Value
+from rigdyno.schema.view import Presentation
+from rigdyno.suites import _scaling_tables as tables
+from rigdyno.suites import _scaling_words as words
+
+# A step of about half a second on one core of today, where the published size takes ten. With a quarter of the batch
+# the published rate of learning would make the loss rise.
+SMALL: dict[str, Value] = {"batch_size": 8, "image_size": 64, "learning_rate": 0.01}
+SECONDS, LINK_SECONDS, REPEATS = 20.0, 12.0, 3
+PUBLISHED_STEPS = 500
+STEP_SECONDS = {"cpu": 12.0}  # of the published size, to plan by
+CARD_STEP_SECONDS = 0.5
+EVERY_SIZE_UP_TO = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """ResNet-50 on 1 to N devices, and why it falls short"""
+
+    def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
+        if request.soak_seconds is not None:
+            raise UsageError("the scaling suite has no soak; try `rigdyno run resnet50 --ranks 2 --soak 10m`")
+        most = request.ranks or request.most_ranks
+        repeat = request.repeat or REPEATS
+        cells = [Wanted(_resnet(request, ranks, most), repeat) for ranks in sizes(most)]
+        return [*cells, Wanted(_link(request, most))] if most > 1 else cells
+
+    def present(self, measurements: Sequence[Measurement]) -> Presentation:
+        curve = tables.curve(measurements)
+        shown = (tables.measured(curve), tables.spent(curve), tables.link(measurements), tables.published())
+        return Presentation(
+            title="scaling: ResNet-50, from one device to many",
+            tables=tuple(table for table in shown if table.rows),
+            closing=words.closing(curve, measurements),
+        )
+
+
+def sizes(most: int) -> list[int]:
+    """All of the first few, then twice as many again and again, and all."""
+    found = list(range(1, min(most, EVERY_SIZE_UP_TO) + 1))
+    while found[-1] < most:
+        found.append(min(2 * found[-1], most))
+    return found
+
+
+def _resnet(request: SuiteRequest, ranks: int, most: int) -> RunSpec:
+    on_cpu = request.device == "cpu"
+    budget = Budget(seconds=SECONDS)
+    if request.full:
+        step = STEP_SECONDS.get(request.device, CARD_STEP_SECONDS)
+        budget = Budget(seconds=PUBLISHED_STEPS * step, max_steps=PUBLISHED_STEPS)
+    return RunSpec(
+        workload="resnet50",
+        options=dict(SMALL) if on_cpu and not request.full else {},
+        arrangement="ddp" if ranks > 1 else "single",
+        launcher="torchrun" if ranks > 1 else "process",
+        world_size=ranks,
+        device=request.device,
+        threads=_threads(request, most),
+        pinned=on_cpu,
+        budget=budget,
+    )
+
+
+def _link(request: SuiteRequest, most: int) -> RunSpec:
+    return RunSpec(
+        workload="allreduce",
+        arrangement="ddp",
+        launcher="torchrun",
+        world_size=most,
+        device=request.device,
+        threads=_threads(request, most),
+        pinned=request.device == "cpu",
+        budget=Budget(seconds=LINK_SECONDS),
+    )
+
+
+def _threads(request: SuiteRequest, most: int) -> int | None:
+    """As many for one rank as for each of all: else the first point would be another machine's."""
+    if request.threads is not None or request.device != "cpu":
+        return request.threads
+    return max(1, request.system.cpu.usable_cores // most)

@@ -1,0 +1,118 @@
+"""All-reduce over ranks, from small to large: what the link between them carries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rigdyno.contracts import CannotRun, Place, Requirement, Step, Steps
+from rigdyno.schema.system import System
+from rigdyno.units import show_bytes
+from rigdyno.workloads._options import whole_number
+from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, waiter
+
+if TYPE_CHECKING:
+    import torch
+
+SIZES = tuple(
+    factor * 10**power for power, factors in ((3, (4, 16, 64, 256)), (6, (1, 4, 16, 64, 256))) for factor in factors
+)
+MOST_SECONDS = 2.0  # for one: a slow link is known long before it has carried the largest
+_FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce:
+    """Sums tensors of 4 kB to 256 MB over all ranks."""
+
+    unit: ClassVar[str] = "byte"
+    framework: ClassVar[str] = "torch"
+    version: ClassVar[int] = 1
+    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    arrangement: ClassVar[str] = "ddp"
+
+    largest: int = SIZES[-1]  # bytes
+
+    def __post_init__(self) -> None:
+        whole_number("largest", self.largest, SIZES[0])
+
+    def refuses(self, system: System, device: str) -> str | None:
+        return None
+
+    def memory_bytes(self, system: System) -> int:
+        return IMPORT_BYTES + 4 * self.largest  # the transport has its own copies
+
+    def start_seconds(self) -> float:
+        return IMPORT_SECONDS + 3.0
+
+    def build(self, place: Place) -> Steps:
+        if place.world_size < 2:
+            raise CannotRun("an all-reduce needs at least two ranks; try --ranks 2")
+        sums = _Sums(place)
+        sizes = list(sums.quick_enough(self.largest))
+        return Steps(
+            kinds={show_bytes(size): sums.step(size) for size in sizes},
+            notes=(
+                "bus bandwidth: 2 (n - 1) / n times the tensor's size over the time, for n ranks",
+                *_left_out(sizes, self.largest),
+            ),
+            check=sums.canary,
+        )
+
+
+class _Sums:
+    def __init__(self, place: Place) -> None:
+        self._place, self._wait = place, waiter(place.device)
+
+    def _tensor(self, size: int) -> torch.Tensor:
+        """Zeros: sums of sums of anything else would overflow."""
+        import torch
+
+        return torch.zeros(size // _FLOAT32_BYTES, device=self._place.device)
+
+    def step(self, size: int) -> Step:
+        """Counts this rank's share of the bus bytes: rates of ranks are added up."""
+        from torch.distributed import all_reduce
+
+        ranks, tensor, wait = self._place.world_size, self._tensor(size), self._wait
+        share = 2 * (ranks - 1) / ranks * size / ranks
+
+        def reduce() -> float:
+            all_reduce(tensor)
+            wait()
+            return share
+
+        return reduce
+
+    def quick_enough(self, largest: int) -> Iterator[int]:
+        """All ranks leave out the same sizes: those behind the first that took too long."""
+        import torch
+        from torch.distributed import ReduceOp, all_reduce
+
+        for size in (size for size in SIZES if size <= largest):
+            yield size
+            reduce = self.step(size)
+            reduce()  # the first one also sets up connections
+            began = time.perf_counter()
+            reduce()
+            slowest = torch.tensor(time.perf_counter() - began, device=self._place.device)
+            all_reduce(slowest, ReduceOp.MAX)
+            if 4 * float(slowest) > MOST_SECONDS:  # the next is at least nearly four times as large
+                return
+
+    def canary(self) -> bool:
+        import torch
+        from torch.distributed import all_reduce
+
+        ones = torch.ones(1000, device=self._place.device)
+        all_reduce(ones)
+        return bool((ones == self._place.world_size).all())
+
+
+def _left_out(sizes: list[int], largest: int) -> tuple[str, ...]:
+    left = [size for size in SIZES if sizes[-1] < size <= largest]
+    if not left:
+        return ()
+    return (f"from {show_bytes(left[0])} on left out: the link would take more than {MOST_SECONDS:g} s for one",)

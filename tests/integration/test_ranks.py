@@ -1,0 +1,195 @@
+"""Real ranks: processes that talk over real sockets on the loopback interface."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import distributed, multiprocessing, nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from driving import cell_folders, ended, none_left, only_run, pid_of, records, rigdyno, started, steps_began, until
+from rigdyno import api
+from rigdyno.arrangements.ddp import Ddp, Ranks
+from rigdyno.contracts import Place, Training
+from rigdyno.schema.record import Completed, Failed, Skipped
+from rigdyno.updates.plain import Plain
+from rigdyno.workloads.allreduce import AllReduce
+
+RANKS = 2
+TINY = ["--set", "batch_size=2", "--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
+
+
+def on_ranks(function, tmp_path, count=RANKS):
+    """`function(place)` in as many processes, joined; what each of them returned."""
+    multiprocessing.spawn(_one_rank, (function, count, str(tmp_path)), nprocs=count)
+    return [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(count)]
+
+
+def _one_rank(rank, function, count, folder):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
+    answer = function(Place(device="cpu", rank=rank, world_size=count))
+    torch.save(answer, f"{folder}/{rank}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def network():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def batch():
+    chance = torch.Generator().manual_seed(6)
+    return torch.randn(8, 6, generator=chance), torch.randint(3, (8,), generator=chance)
+
+
+def trained(model, inputs, targets, place, arrangement=None):
+    """Parameters after three steps."""
+    training = Training(
+        model=model,
+        loss=nn.functional.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
+        batches=iter(()),
+    )
+    if arrangement is not None:
+        training = arrangement._shared(training, place, lambda phase: None)
+    step = Plain().prepare(training, replace(place, world_size=1), Ranks("cpu"))
+    for _ in range(3):
+        step(inputs, targets)
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def _train_my_half(place):
+    inputs, targets = (tensor.chunk(RANKS)[place.rank] for tensor in batch())
+    return trained(network(), inputs, targets, place, Ddp())
+
+
+def test_ranks_with_half_of_the_batch_learn_what_one_learns_from_all_of_it(tmp_path):
+    expected = trained(network(), *batch(), Place(device="cpu"))
+    for parameters in on_ranks(_train_my_half, tmp_path):
+        for ours, whole in zip(parameters, expected, strict=True):
+            assert torch.allclose(ours, whole, atol=1e-6)
+
+
+def _collectives(place, arrangement):
+    """Names of the exchanges that began inside the forward pass, and inside all of the step."""
+    model = nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Linear(7, 3))
+    training = Training(model=model, loss=None, optimizer=None, batches=iter(()))
+    shared = arrangement._shared(training, place, lambda phase: None).model
+    inputs, targets = batch()
+    for _ in range(3):  # the first two set up what the later ones use: buckets are sorted anew in the second
+        with profile(activities=[ProfilerActivity.CPU]) as profiled:
+            with record_function("forward window"):
+                outputs = shared(inputs)
+            nn.functional.cross_entropy(outputs, targets).backward()
+            distributed.barrier()
+    events = profiled.events()
+    window = next(event.time_range for event in events if event.name == "forward window")
+    talk = [event for event in events if event.name.startswith("gloo:") and "barrier" not in event.name]
+    inside = [event.name for event in talk if window.start <= event.time_range.start <= window.end]
+    return inside, [event.name for event in talk]
+
+
+def _with_buffers(place):
+    return _collectives(place, Ddp())
+
+
+def _without_buffers(place):
+    return _collectives(place, Ddp(broadcast_buffers=False))
+
+
+def test_without_buffers_nothing_is_sent_inside_the_forward_pass(tmp_path):
+    (tmp_path / "with").mkdir()
+    for inside, everywhere in on_ranks(_with_buffers, tmp_path / "with"):
+        assert any("broadcast" in name for name in inside)
+        assert any("all_reduce" in name for name in everywhere)
+    (tmp_path / "without").mkdir()
+    for inside, everywhere in on_ranks(_without_buffers, tmp_path / "without"):
+        assert inside == []
+        assert any("all_reduce" in name for name in everywhere)
+
+
+def _agree(place):
+    return Ranks("cpu").agree(10 + place.rank)
+
+
+def test_ranks_agree_on_the_largest(tmp_path):
+    assert on_ranks(_agree, tmp_path) == [11, 11]
+
+
+def _sum_up(place):
+    steps = AllReduce(largest=64_000).build(place)
+    return {kind: step() for kind, step in steps.kinds.items()}, steps.check()
+
+
+def test_all_reduce_counts_the_bus_bytes_as_nccl_tests_do(tmp_path):
+    """2 (n - 1) / n times the size, which the rates of n ranks add up to."""
+    for items, correct in on_ranks(_sum_up, tmp_path):
+        assert list(items) == ["4.00 kB", "16.0 kB", "64.0 kB"]
+        assert RANKS * items["64.0 kB"] == pytest.approx(2 * (RANKS - 1) / RANKS * 64_000)
+        assert correct is True
+
+
+@pytest.fixture
+def ranked(tmp_path):
+    def run(*arguments):
+        result = rigdyno("run", *arguments, cwd=tmp_path)
+        return result, api.load(only_run(tmp_path).path)
+
+    return run
+
+
+def test_a_real_run_of_two_ranks(ranked):
+    result, run = ranked("resnet50", "--ranks", "2", *TINY, "--budget", "20s")
+    assert result.returncode == 0, result.stderr
+    [measurement] = run.measurements
+    assert isinstance(measurement.outcome, Completed)
+    assert measurement.facts.settled["gradient_bytes"] > 90_000_000
+    assert measurement.phases is not None
+    assert abs(measurement.phases.explained - 1) < 0.02
+    assert [set(rank) for rank in measurement.phases.by_rank] == [
+        {"data", "broadcast", "forward", "backward", "communication", "optimizer"}
+    ] * 2
+    first, second = (rows for _, rows in run.cells[0].steps())
+    assert len(first) == len(second)
+    assert {"worker.0.log", "worker.1.log", "torchrun.log"} <= {path.name for path in run.cells[0].folder.iterdir()}
+    assert run.records[0].environment.threads == max(1, run.head.system.cpu.usable_cores // 2)
+
+
+def test_an_all_reduce_of_one_rank_is_none(ranked):
+    result, run = ranked("allreduce", "--ranks", "1", "--budget", "8s")
+    assert result.returncode != 0
+    outcome = run.records[0].outcome
+    assert isinstance(outcome, Skipped)
+    assert "try --ranks 2" in outcome.reason
+
+
+def test_a_lost_rank_is_named_and_leaves_nothing_running(tmp_path):
+    process = started("run", "resnet50", "--ranks", "2", *TINY, "--budget", "60s", cwd=tmp_path)
+    until(lambda: steps_began(tmp_path / "runs", rows=3), "the ranks were stepping")
+    (cell,) = cell_folders(tmp_path / "runs")
+    os.kill(pid_of(cell, "worker.1"), signal.SIGKILL)
+    code, out, _ = ended(process)
+    assert code == 1
+    [record] = records(only_run(tmp_path))
+    lost = "rank 1 was lost: SIGKILL: killed from outside"
+    assert record.outcome == Failed(kind="signal", phase="measure", message=lost)
+    assert "rank 1 was lost" in " ".join(out.split())
+    none_left(cell)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_rank_outlives_rigdyno(tmp_path, number):
+    process = started("run", "resnet50", "--ranks", "2", *TINY, "--budget", "60s", cwd=tmp_path)
+    until(lambda: steps_began(tmp_path / "runs", rows=3), "the ranks were stepping")
+    (cell,) = cell_folders(tmp_path / "runs")
+    os.kill(process.pid, number)
+    ended(process)
+    none_left(cell)

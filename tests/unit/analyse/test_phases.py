@@ -1,0 +1,75 @@
+"""Phases of training steps that were made up, so that the answer is known."""
+
+import numpy as np
+import pytest
+
+from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
+from rigdyno.schema.samples import PHASES, STEP_FIELDS
+
+MS = 1_000_000
+STEP = {"data": 1, "broadcast": 4, "forward": 20, "backward": 60, "communication": 10, "optimizer": 5}
+
+
+def rank(steps=12, batch=8, block=1, gap_ms=0, **changes):
+    """The step rows of one rank, and its marks: `block` steps in a row, a pause behind every step."""
+    spent = {**STEP, **changes}
+    rows, marks, now = [], {name: [] for name in spent}, 0
+    for _ in range(steps):
+        began = now
+        for _ in range(block):
+            for name, milliseconds in spent.items():
+                marks[name].append((now, now + milliseconds * MS, 0.0, 1, PHASES.index(name), 0))
+                now += milliseconds * MS
+            now += gap_ms * MS
+        rows.append((began, now, batch * block, block, 0, 0))
+    dtype = np.dtype(list(STEP_FIELDS))
+    return np.array(rows, dtype), {name: np.array(marked, dtype) for name, marked in marks.items()}
+
+
+def phases(*ranks):
+    return phases_of([rows for rows, _ in ranks], [marks for _, marks in ranks], "image/s")
+
+
+@pytest.mark.parametrize("block", [1, 3])
+def test_rates_are_items_over_the_time_of_their_phases_summed_over_ranks(block):
+    found = phases(rank(block=block), rank(block=block))
+    assert found.forward.value == pytest.approx(2 * 8 / 0.024)
+    assert found.backward.value == pytest.approx(2 * 8 / 0.075)
+    assert found.forward.unit == "image/s"
+
+
+def test_seconds_of_a_step_rank_by_rank():
+    found = phases(rank(), rank(communication=2, backward=68))
+    assert found.by_rank[0] == pytest.approx({name: milliseconds / 1000 for name, milliseconds in STEP.items()})
+    assert found.by_rank[1]["communication"] == pytest.approx(0.002)
+
+
+def test_marks_outside_of_the_steady_steps_do_not_count():
+    rows, marks = rank(steps=12)
+    found = phases((rows[4:], marks))
+    assert found.by_rank[0]["forward"] == pytest.approx(0.020)
+    assert found.explained == pytest.approx(1.0)
+
+
+def test_a_step_whose_phases_leave_time_over_is_suspect():
+    assert unexplained(phases(rank())) == []
+    assert unexplained(phases(rank(gap_ms=1))) == []
+    [finding] = unexplained(phases(rank(), rank(gap_ms=10)))
+    assert (finding.severity, finding.code) == ("SUSPECT", "unexplained")
+    assert "91 %" in finding.sentence
+
+
+def test_what_was_not_timed_has_no_phases():
+    rows, _ = rank()
+    assert phases_of([rows], [{}], "image/s") is None
+    assert phases_of([rows[:0]], [rank()[1]], "image/s") is None
+    assert unexplained(None) == []
+
+
+def test_several_processes_count_as_their_means():
+    one, two = phases(rank()), phases(rank(forward=40))
+    both = phases_over_processes([one, two])
+    assert both.by_rank[0]["forward"] == pytest.approx(0.030)
+    assert one.forward.value > both.forward.value > two.forward.value
+    assert phases_over_processes([]) is None
+    assert phases_over_processes([one]) is one
