@@ -13,18 +13,26 @@ ADDING = RunSpec(workload="tensor_add", options={"variant": "as_published"})
 
 
 def stored_run(
-    root: Path, name: str, step_ms: Sequence[float], spec: RunSpec = ADDING, plan: Plan | None = None, **changes
+    root: Path,
+    name: str,
+    step_ms: Sequence[float],
+    spec: RunSpec = ADDING,
+    plan: Plan | None = None,
+    head: dict | None = None,
+    **changes,
 ) -> Path:
-    """One process for each mean step time, of a hundred steps that vary by a thousandth around it."""
+    """One process group for each mean step time, of a hundred steps a rank that vary by a thousandth around it."""
     cells = [Cell(name=f"{number:02d}-cell", spec=spec, repeat=number) for number in range(1, len(step_ms) + 1)]
     folder = RunFolder.create(root, name, NOW)
-    folder.write_head(a_head(cells, plan=plan or Plan(name=name, cells=tuple(cells))))
+    folder.write_head(a_head(cells, **{"plan": plan or Plan(name=name, cells=tuple(cells)), **(head or {})}))
     for cell, mean_ms in zip(cells, step_ms, strict=True):
         add_cell(folder, cell, mean_ms, **changes)
     return folder.path
 
 
-def add_cell(folder: RunFolder, cell: Cell, mean_ms: float, **changes) -> None:
-    steps = folder.fresh_cell_folder(cell) / "steps.0.rows"
-    write_steps(steps, [round(mean_ms * 1e6 * (1 + 0.001 * ((i * 7919) % 201 - 100) / 100)) for i in range(100)])
+def add_cell(folder: RunFolder, cell: Cell, mean_ms: float, items: float = 1.0, **changes) -> None:
+    inside = folder.fresh_cell_folder(cell)
+    step_ns = [round(mean_ms * 1e6 * (1 + 0.001 * ((i * 7919) % 201 - 100) / 100)) for i in range(100)]
+    for rank in range(cell.spec.world_size):
+        write_steps(inside / f"steps.{rank}.rows", step_ns, items, rank)
     folder.write_record(a_record(cell.spec, run=folder.name, cell=cell.name, repeat=cell.repeat, **changes), cell)

@@ -82,9 +82,9 @@ def a_head(cells: Iterable[Cell], **changes) -> RunHead:
     return RunHead(**{**fields, **changes})
 
 
-def write_steps(path: Path, step_ns: Iterable[int], items: float = 1.0) -> None:
+def write_steps(path: Path, step_ns: Iterable[int], items: float = 1.0, rank: int = 0) -> None:
     """One row a step, end to end."""
-    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",)))
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",), rank=rank))
     at_ns = 1_000_000_000
     for duration_ns in step_ns:
         file.append(struct.pack(STEP_STRUCT, at_ns, at_ns + duration_ns, items, 1, 0, 0))

@@ -169,6 +169,15 @@ def _head(plan_for: Callable[[System, str], Plan]) -> RunHead:
     )
 
 
+def meet_nodes(head: RunHead) -> None:
+    """Before anything is measured: nodes that don't come, or have other versions, are found out at once."""
+    several = [cell.spec for cell in head.plan.runnable if cell.spec.nodes > 1]
+    if several:
+        from rigdyno.launchers.torchrun import meet
+
+        meet(several[0].rendezvous, max(spec.nodes for spec in several))
+
+
 def start(head: RunHead, root: Path) -> RunFolder:
     folder = RunFolder.create(root, head.plan.name, utc_now())
     try:

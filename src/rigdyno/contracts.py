@@ -220,8 +220,9 @@ class SuiteRequest:
     full: bool = False
     soak_seconds: float | None = None
     repeat: int | None = None
-    ranks: int | None = None  # at most, for a suite that is about several
+    ranks: int | None = None  # at most on a node, for a suite that is about several
     most_ranks: int = 1  # that this machine has room for
+    nodes: int = 1
     threads: int | None = None  # of each process
 
 

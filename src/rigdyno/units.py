@@ -58,6 +58,10 @@ def bytes_from(text: str) -> int:
     return int(float(match[1]) * _BYTES[match[2]])
 
 
+def bytes_of_gbit(gigabits: float) -> float:
+    return gigabits * 1e9 / 8
+
+
 def seconds_of_ns(nanoseconds: float) -> float:
     return nanoseconds / NS_PER_S
 

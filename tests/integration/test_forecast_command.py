@@ -1,4 +1,4 @@
-"""`rigdyno forecast` from outside, on a published table."""
+"""`rigdyno forecast` from outside, on a published table and on stored runs."""
 
 import json
 
@@ -7,7 +7,11 @@ import msgspec
 import pytest
 
 from driving import rigdyno
+from rigdyno.schema.record import Facts, Skipped
+from rigdyno.schema.spec import RunSpec
 from rigdyno.schema.view import View
+from stored_runs import stored_run
+from support import a_system
 
 K80 = """devices,throughput,nodes
 1,41.49,1
@@ -17,13 +21,15 @@ K80 = """devices,throughput,nodes
 16,608,2
 32,1120,4
 """
+ONE_NODE = "".join(K80.splitlines(keepends=True)[:5])
+LINK = ("--bytes-per-step", "102e6", "--link-gbit-s", "10")
 
 
 @pytest.fixture
 def forecast(tmp_path):
-    def run(*flags, text=K80):
+    def run(*flags, text=K80, **variables):
         (tmp_path / "k80.csv").write_text(text)
-        return rigdyno("forecast", "k80.csv", *flags, cwd=tmp_path)
+        return rigdyno("forecast", "k80.csv", *flags, cwd=tmp_path, **variables)
 
     return run
 
@@ -67,11 +73,203 @@ def test_the_time_and_the_energy_of_a_job(forecast):
 
 
 def test_a_link_that_no_point_has_crossed_is_refused_with_what_to_measure(forecast):
-    one_node = "".join(K80.splitlines(keepends=True)[:5])
-    answer = forecast(text=one_node)
+    answer = forecast(text=ONE_NODE)
     assert answer.returncode == 2
     assert "no point has crossed that link. Measure 16 devices on 2 nodes" in answer.stderr
-    assert forecast("--devices-per-node", "16", text=one_node).returncode == 0
+    assert "for a rougher forecast give --batch, --bytes-per-step and --link-gbit-s" in answer.stderr
+    assert forecast("--devices-per-node", "16", text=ONE_NODE).returncode == 0
+
+
+class TestSteps:
+    def test_a_step_is_what_all_devices_do_of_their_batches(self, forecast):
+        _, rows = rows_of(forecast("--batch", "32", "--json"))
+        for devices, row in rows.items():
+            rate, step = row["entries"]["rate"], row["entries"]["step"]
+            assert step["value"] == pytest.approx(devices * 32 / rate["value"])
+            assert (step["low"], step["high"]) == pytest.approx(
+                (devices * 32 / rate["high"], devices * 32 / rate["low"])
+            )
+            assert (step["unit"], step["n"] > 1) == ("s", row["origin"] == "forecast")
+
+    def test_without_a_batch_there_is_no_such_column(self, forecast):
+        view, _ = rows_of(forecast("--json"))
+        assert "step" not in [column["key"] for column in view["tables"][0]["columns"]]
+
+    def test_the_table_fits_80_columns(self, forecast):
+        lines = forecast("--batch", "32", NO_COLOR="1").stdout.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert any(line.split()[:5] == ["1", "41.5", "image/s", "771", "ms"] for line in lines)
+
+
+class TestLink:
+    def test_with_the_link_given_it_is_crossed_and_said_so(self, forecast):
+        view, rows = rows_of(forecast("--batch", "32", *LINK, "--json", text=ONE_NODE))
+        assert list(rows)[-2:] == [16, 32]
+        assert rows[16]["entries"]["rate"]["method"] == "foretold from the points above and the given link"
+        for devices, truth in ((16, 608), (32, 1120)):  # as published
+            rate = rows[devices]["entries"]["rate"]
+            assert rate["low"] < truth < rate["high"]
+        assert view["closing"][-1].startswith("16, 32 devices rest on the given link (102 MB a step at 10 Gbit/s")
+        assert "16 devices on 2 nodes would do better" in view["closing"][-1]
+
+    def test_a_slower_link_gives_less_and_sizes_on_one_node_the_same(self, forecast):
+        more = ("--batch", "32", "--devices", "16,32", "--devices-per-node", "16", "--json")
+        quick, slow = (
+            rows_of(forecast(*more, "--bytes-per-step", "102e6", "--link-gbit-s", speed, text=ONE_NODE))[1]
+            for speed in ("10", "1")
+        )
+        assert slow[16]["entries"] == quick[16]["entries"]
+        assert slow[32]["entries"]["rate"]["value"] < 0.8 * quick[32]["entries"]["rate"]["value"]
+
+    def test_columns_say_it_too_and_flags_win(self, forecast):
+        head, *lines = ONE_NODE.splitlines()
+        text = "\n".join([f"{head},bytes_per_step,link_gbit_s", f"{lines[0]},102e6,10", *lines[1:]])
+        by_column = forecast("--batch", "32", "--json", text=text)
+        assert by_column.stdout == forecast("--batch", "32", *LINK, "--json", text=ONE_NODE).stdout
+        view, _ = rows_of(forecast("--batch", "32", "--link-gbit-s", "25", "--json", text=text))
+        assert "102 MB a step at 25 Gbit/s" in view["closing"][-1]
+
+    def test_points_that_have_crossed_it_know_better(self, forecast):
+        with_link = forecast("--batch", "32", *LINK, "--json")
+        assert with_link.stdout == forecast("--batch", "32", "--json").stdout
+
+    @pytest.mark.parametrize(
+        ("flags", "text", "said"),
+        [
+            (("--batch", "32", "--bytes-per-step", "102e6", "--link-gbit-s", "1"), K80, "can't both be right"),
+            (LINK, K80, "the given link isn't used: to hold it against the figures, add --batch"),
+            (("--batch", "32", *LINK), K80.replace("nodes", "others"), "nobody says how many nodes there were"),
+        ],
+    )
+    def test_what_can_not_be_right_or_used_is_said(self, forecast, flags, text, said):
+        view, _ = rows_of(forecast(*flags, "--json", text=text))
+        assert said in view["warnings"][0]
+
+
+class TestPlot:
+    def test_json_carries_the_interval_and_where_the_forecast_begins(self, forecast):
+        view, rows = rows_of(forecast("--json"))
+        [plot] = view["plots"]
+        assert plot["forecast_from"] == 6
+        assert plot["seconds"] == sorted(plot["seconds"])
+        assert plot["lows"][:6] == plot["values"][:6] == plot["highs"][:6]
+        assert all(low < value < high for low, value, high in list(zip(*bands(plot), strict=True))[6:])
+        drawn = dict(zip(plot["seconds"], zip(*bands(plot), strict=True), strict=True))
+        for devices in (64, 128):
+            rate = rows[devices]["entries"]["rate"]
+            assert drawn[devices] == (rate["low"], rate["value"], rate["high"])
+
+    def test_far_sizes_are_drawn_to_the_end(self, forecast):
+        [plot] = rows_of(forecast("--devices", "100,1000", "--json"))[0]["plots"]
+        assert plot["seconds"][-1] == 1000
+        assert len(plot["seconds"]) < 140
+
+    def test_the_terminal_has_a_sign_for_each(self, forecast):
+        lines = forecast(NO_COLOR="1").stdout.splitlines()
+        assert "          • measured   ◦ forecast   ░ 90 % interval" in lines
+        first = next(i for i, line in enumerate(lines) if line.startswith("throughput by"))
+        drawn = lines[first + 1 : first + 9]
+        assert all(any(sign in line for line in drawn) for sign in "•◦░│")
+        assert not any("•" in line.partition("◦")[2] for line in drawn)
+
+
+def bands(plot):
+    return plot["lows"], plot["values"], plot["highs"]
+
+
+@pytest.fixture
+def scaled(tmp_path):
+    """Makes a run of three processes of so many ranks, 8 images a step and rank."""
+
+    def made(ranks, step_ms, name="scaling", head=None, outcome=None, **options):
+        spec = RunSpec(
+            workload="resnet50",
+            options={"batch_size": 8, **options},
+            arrangement="ddp" if ranks > 1 else "single",
+            world_size=ranks,
+            threads=1,
+        )
+        times = [step_ms, 1.002 * step_ms, 0.998 * step_ms]
+        more = {} if outcome is None else {"outcome": outcome}
+        return stored_run(
+            tmp_path / "runs", name, times, spec=spec, head=head, items=8.0, facts=Facts(unit="image"), **more
+        ).name
+
+    return made
+
+
+class TestStoredRuns:
+    @pytest.fixture
+    def three(self, scaled):
+        return [scaled(1, 100.0), scaled(2, 104.0), scaled(4, 110.0)]
+
+    def test_they_are_points_with_intervals_and_a_known_batch(self, tmp_path, three):
+        answer = rigdyno("forecast", *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
+        assert answer.returncode == 0, answer.stderr
+        view, rows = rows_of(answer)
+        assert [row["origin"] for row in rows.values()] == ["measured"] * 3 + ["forecast"] * 2
+        assert list(rows) == [1, 2, 4, 8, 16]
+        assert rows[4]["entries"]["rate"]["value"] == pytest.approx(4 * 8 / 0.11, rel=0.001)
+        assert rows[4]["entries"]["rate"]["low"] < rows[4]["entries"]["rate"]["value"]
+        assert rows[4]["entries"]["step"]["value"] == pytest.approx(0.11, rel=0.001)
+        assert rows[4]["entries"]["rate"]["unit"] == "image/s"
+        assert rows[4]["entries"]["speedup"]["n"] == 1
+        assert view["rigs"] == [f"from 3 points of resnet50 in {', '.join(three)}"]
+        assert view["warnings"] == []
+
+    def test_paths_names_and_repetitions_are_the_same(self, tmp_path, three):
+        by_name = rigdyno("forecast", *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
+        paths = [f"runs/{name}" for name in three]
+        by_path = rigdyno("forecast", *paths, *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
+        assert by_path.stdout == by_name.stdout
+
+    def test_measured_rows_show_their_interval_on_80_columns(self, tmp_path, three):
+        text = rigdyno("forecast", *three, "--devices-per-node", "16", NO_COLOR="1", cwd=tmp_path).stdout
+        assert max(map(len, text.splitlines())) <= 80
+        assert "95 % interval, geometric mean of 3 processes' throughputs" in text
+        assert "90 % interval, foretold from the points above" in text
+        assert "\x1b" not in text
+
+    def test_other_nodes_need_a_link(self, tmp_path, three):
+        answer = rigdyno("forecast", *three, cwd=tmp_path)
+        assert answer.returncode == 2
+        assert "Measure 8 devices on 2 nodes" in answer.stderr
+        answer = rigdyno("forecast", *three, *LINK, cwd=tmp_path)
+        assert answer.returncode == 0, answer.stderr
+        assert "8, 16 devices rest on the given link" in answer.stdout
+
+    def test_what_failed_is_named(self, tmp_path, three, scaled):
+        skipped = scaled(8, 120.0, outcome=Skipped(reason="too few cards"))
+        view, _ = rows_of(rigdyno("forecast", *three, skipped, "--devices-per-node", "16", "--json", cwd=tmp_path))
+        assert view["warnings"] == ["left out: resnet50 batch_size=8 ddp x 8 (SKIPPED: too few cards)"]
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"image_size": 64}, "these runs are not one curve: image_size is 224 and 64"),
+            ({"head": {"system": a_system(memory_bytes=16_000_000_000)}}, "different machines"),
+        ],
+    )
+    def test_what_is_not_one_curve_is_refused(self, tmp_path, three, scaled, changes, said):
+        other = scaled(8, 120.0, name="other", **changes)
+        in_one_line(rigdyno("forecast", *three, other, cwd=tmp_path), said)
+
+    def test_bad_input(self, tmp_path, three):
+        (tmp_path / "points.csv").write_text(K80)
+        for arguments, said in {
+            (three[0], "points.csv"): "points.csv is no run folder; give one CSV file, or only run folders",
+            (*three, "nowhere"): "nowhere is no run folder",
+            ("runs",): "runs is not a run folder: it has no head.json",
+            tuple(three[:2]): "run `rigdyno run resnet50 --set batch_size=8 --threads 1 --ranks 4`, and name all runs",
+            (*three, "--batch", "16"): "--batch says 16, but resnet50 in ",
+        }.items():
+            in_one_line(rigdyno("forecast", *arguments, cwd=tmp_path), said)
+
+
+def in_one_line(answer, said):
+    assert answer.returncode == 2
+    assert said in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
 
 
 def test_two_mechanisms_are_said_to_be_two(forecast):
@@ -99,10 +297,15 @@ def test_further_than_the_intervals_are_known_to_hold_is_said(forecast):
         (("--devices", "0,4"), K80, "--devices must lie between 1 and 1,000,000"),
         (("--watts", "300"), K80, "--watts needs a job to count the energy of; add --images"),
         (("--images", "-1"), K80, "--images must be above zero, not -1"),
+        (("--batch", "0"), K80, "0 is not in the range"),
+        (LINK[:2], K80, "says nothing without how quick it is; add --link-gbit-s"),
+        (LINK[2:], K80, "says nothing without what goes over it; add --bytes-per-step"),
+        (("--link-gbit-s", "nan", *LINK[:2]), K80, "--link-gbit-s must be a number above zero, not nan"),
+        (("--bytes-per-step", "-5", *LINK[2:]), K80, "--bytes-per-step must be a number above zero, not -5"),
+        (LINK, ONE_NODE, "to cross the given link add --batch, the items that one device does in a step"),
+        (("--devices-per-node", "4"), K80, "--devices-per-node says 4, but one node of the points holds 8"),
+        ((), K80.replace("nodes", "link_gbit_s"), "'link_gbit_s' is 1 and 4; a rig has only one"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(forecast, flags, text, said):
-    answer = forecast(*flags, text=text)
-    assert answer.returncode == 2
-    assert said in answer.stderr
-    assert len(answer.stderr.splitlines()) == 1
+    in_one_line(forecast(*flags, text=text), said)

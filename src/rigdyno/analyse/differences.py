@@ -78,6 +78,7 @@ def _options(spec: RunSpec) -> Named:
         "update": spec.update,
         "arrangement": spec.arrangement,
         "ranks": spec.world_size,
+        "nodes": spec.nodes,
         "seed": spec.seed,
         "budget": show_seconds(budget.seconds),
         "steps": budget.max_steps,

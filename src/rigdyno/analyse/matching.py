@@ -29,7 +29,7 @@ def identity(spec: RunSpec) -> tuple[object, ...]:
     """What a configuration is, apart from how long, how often and with how many threads it was measured."""
     options = tuple(sorted((name, repr(value)) for name, value in every_option(spec).items()))
     kind = spec.device.partition(":")[0]
-    return spec.workload, options, spec.update, spec.arrangement, spec.world_size, kind
+    return spec.workload, options, spec.update, spec.arrangement, spec.world_size, spec.nodes, kind
 
 
 def every_option(spec: RunSpec) -> dict[str, Value]:

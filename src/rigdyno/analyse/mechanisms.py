@@ -56,15 +56,23 @@ def not_one_curve(points: Sequence[Point]) -> tuple[list[Point], str | None]:
     return kept, f"{sentence}; only the {len(kept)} points behind it are used"
 
 
+def have_crossed(points: Sequence[Point]) -> bool:
+    """Whether some point lies on several nodes; where nobody says how many there were, one may."""
+    return any(point.nodes is None or point.nodes > 1 for point in points)
+
+
+def devices_on_a_node(points: Sequence[Point], devices_per_node: int | None) -> int | None:
+    """What was said, else the most that the points show; None where neither tells."""
+    shown = [math.ceil(point.devices / point.nodes) for point in points if point.nodes is not None]
+    return devices_per_node or (max(shown) if len(shown) == len(points) else None)
+
+
 def uncrossed_link(points: Sequence[Point], devices: int, devices_per_node: int | None) -> str | None:
     """Why so many devices can't be foretold from these points, and which measurement would allow it."""
-    if any(point.nodes is None or point.nodes > 1 for point in points):
+    on_a_node = devices_on_a_node(points, devices_per_node)
+    if have_crossed(points) or on_a_node is None or devices <= on_a_node:
         return None
-    largest = points[-1].devices
-    on_a_node = devices_per_node or largest
-    if devices <= on_a_node:
-        return None
-    known = "" if devices_per_node else f" (if a node holds more than {largest} devices, say --devices-per-node)"
+    known = "" if devices_per_node else f" (if a node holds more than {on_a_node} devices, say --devices-per-node)"
     return (
         f"{devices} devices need several nodes, and all points were measured on one: no point has crossed that link. "
         f"Measure {2 * on_a_node} devices on 2 nodes{known}"

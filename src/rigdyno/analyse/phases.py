@@ -15,6 +15,7 @@ from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Phases
 from rigdyno.units import show_percent
 
+COMPUTING = ("data", "forward", "backward", "optimizer")
 FORWARD = ("broadcast", "forward")
 BACKWARD = ("backward", "communication", "optimizer")
 
@@ -31,6 +32,7 @@ def phases_of(ranks: Sequence[Rows], timed: Sequence[Mapping[str, Rows]], unit: 
             {phase: float(seconds.sum() / rows["steps"].sum()) for phase, seconds in each.items()}
             for rows, each in zip(ranks, spent, strict=True)
         ),
+        longest_computing=_longest(ranks, spent),
         explained=max(map(_explained, ranks, spent), key=lambda share: abs(share - 1)),
     )
 
@@ -57,6 +59,16 @@ def _rate(ranks: Sequence[Rows], spent: Sequence[Mapping[str, Floats]], names: S
     return sum_over_ranks(rates)
 
 
+def _longest(ranks: Sequence[Rows], spent: Sequence[Mapping[str, Floats]]) -> float:
+    """Ranks take the same steps together, and end with the same one; they may have settled at different ones."""
+    last = min(len(rows) for rows in ranks)
+    computed = [
+        np.sum([each[name] for name in COMPUTING if name in each], axis=0)[-last:] / rows["steps"][-last:]
+        for rows, each in zip(ranks, spent, strict=True)
+    ]
+    return float(np.max(computed, axis=0).mean())
+
+
 def _explained(rows: Rows, spent: Mapping[str, Floats]) -> float:
     return float(np.sum(list(spent.values())) / row_seconds(rows).sum())
 
@@ -78,6 +90,7 @@ def phases_over_processes(found: Sequence[Phases]) -> Phases | None:
             {phase: fmean(each.by_rank[rank].get(phase, 0.0) for each in found) for phase in found[0].by_rank[rank]}
             for rank in range(min(len(each.by_rank) for each in found))
         ),
+        longest_computing=fmean(each.longest_computing for each in found),
         explained=max((each.explained for each in found), key=lambda share: abs(share - 1)),
     )
 

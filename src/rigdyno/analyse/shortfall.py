@@ -1,30 +1,29 @@
 """Why several ranks do less than so many times the work of one: where the time of a step went.
 
-Every rank does as much in a step as one alone would. What its step takes longer is lost, and each second of that loss
-was spent computing, waiting for a slower rank, or waiting for the link. Clocks of different nodes are never compared.
+Every rank does as much in a step as one alone would, so whatever its step takes longer is lost. All wait for the rank
+that computes longest: up to there a second is lost to computing, behind that to the link. Clocks of different nodes are
+never compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from collections.abc import Mapping
+from statistics import fmean, median_low
 from typing import NamedTuple
 
+from rigdyno.analyse.phases import COMPUTING
 from rigdyno.schema.measured import Phases
-
-COMPUTING = ("data", "forward", "backward", "optimizer")
-TALKING = ("broadcast", "communication")
 
 
 class Shortfall(NamedTuple):
-    """Seconds of a step, as means over the ranks."""
+    """Seconds of a step."""
 
     ideal: float  # what one rank alone takes
-    computing: float  # what computing takes longer than that: cores share caches, memory and power
-    waiting: float  # for the slowest rank to have computed
+    computing: float  # what a typical rank computes longer than that: cores share caches, memory and power
+    waiting: float  # for whichever rank computes longest, beyond what is typical
     communication: float  # that no computing hides
     slowest_rank: int
-    slowest_ratio: float  # how long that rank computes, beside the median of the others
+    slowest_ratio: float  # how long that rank computes, beside what is typical
 
     @property
     def lost(self) -> float:
@@ -45,25 +44,18 @@ class Shortfall(NamedTuple):
 
 
 def shortfall(alone: Phases, together: Phases) -> Shortfall:
-    computed = [_seconds(rank, COMPUTING) for rank in together.by_rank]
-    talked = [_seconds(rank, TALKING) for rank in together.by_rank]
+    computed = [_computing(rank) for rank in together.by_rank]
+    typical = median_low(computed)  # of two, the quicker one: the other is the one that is waited for
     slowest = max(range(len(computed)), key=lambda rank: computed[rank])
-    # A rank that has computed early waits for the slowest first: only what is left of its waiting is the link's.
-    waited = [min(computed[slowest] - own, spent) for own, spent in zip(computed, talked, strict=True)]
-    ideal = sum(alone.by_rank[0].values())
     return Shortfall(
-        ideal=ideal,
-        computing=fmean(computed) - _seconds(alone.by_rank[0], COMPUTING),
-        waiting=fmean(waited),
-        communication=fmean(talked) - fmean(waited),
+        ideal=sum(alone.by_rank[0].values()),
+        computing=typical - _computing(alone.by_rank[0]),
+        waiting=together.longest_computing - typical,
+        communication=fmean(sum(rank.values()) for rank in together.by_rank) - together.longest_computing,
         slowest_rank=slowest,
-        slowest_ratio=computed[slowest] / _median_of_others(computed, slowest),
+        slowest_ratio=computed[slowest] / typical,
     )
 
 
-def _seconds(rank: Mapping[str, float], phases: Sequence[str]) -> float:
-    return sum(rank.get(phase, 0.0) for phase in phases)
-
-
-def _median_of_others(computed: Sequence[float], one: int) -> float:
-    return median([seconds for rank, seconds in enumerate(computed) if rank != one] or [computed[one]])
+def _computing(rank: Mapping[str, float]) -> float:
+    return sum(rank.get(phase, 0.0) for phase in COMPUTING)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._shared import newest_or, out_option, rendered
+from rigdyno.commands._shared import newest_or, out_option, rendered, utf8
 from rigdyno.errors import EXIT_DONE, EXIT_NOTHING_MEASURED, EXIT_SLOWER, BadValue, UnknownName, UsageError
 from rigdyno.report.comparison import comparison_view, demand_sentence
 from rigdyno.schema.comparison import Comparison
@@ -69,7 +68,7 @@ def command(
     for name, path in targets:
         write_json(path, catalogue.load("export", name)(runs[1].measurements))
     demand = None if share is None else demand_sentence(found, slower, share)
-    warnings = [_utf8(warning) for run in runs for warning in run.warnings]
+    warnings = [utf8(warning) for run in runs for warning in run.warnings]
     view = comparison_view(found, (_described(runs[0]), _described(runs[1])), demand, warnings)
     click.echo(rendered(view, "json" if as_json else form), nl=False)
     if all(each.answer == "NOT_COMPARABLE" for each in found):
@@ -117,7 +116,7 @@ def _compared(runs: Runs, margin: float) -> list[Comparison]:
     from rigdyno.analyse.compare import Sides, compare, not_comparable
 
     alike = runs[0].folder.name == runs[1].folder.name
-    names = [_utf8(str(run.path) if alike else run.folder.name) for run in runs]
+    names = [utf8(str(run.path) if alike else run.folder.name) for run in runs]
     sides = Sides(names[0], names[1], margin, _noise(runs))
     for name, run in zip(names, runs, strict=True):
         if run.head.plan.is_duel:
@@ -136,9 +135,4 @@ def _noise(runs: Runs) -> float | None:
 
 def _described(run: Run) -> str:
     label = f"{run.head.plan.label}: " if run.head.plan.label else ""
-    return f"{_utf8(run.folder.name)}, {label}{run.head.system.line()}"
-
-
-def _utf8(text: str) -> str:
-    """A folder's name may be any bytes; a report is UTF-8."""
-    return os.fsencode(text).decode("utf-8", "replace")
+    return f"{utf8(run.folder.name)}, {label}{run.head.system.line()}"

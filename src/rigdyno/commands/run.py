@@ -26,6 +26,7 @@ Examples:
   rigdyno run tensor_add --set variant=corrected --sweep size=1024,4096,12288
   rigdyno run train.py:step --set unit=image --repeat 3
   rigdyno run plan.toml --dry-run
+  rigdyno run scaling --nodes 2 --node-rank 0 --rendezvous 10.0.0.1:29500
 """
 
 
@@ -40,7 +41,10 @@ Examples:
 @click.option("--repeat", type=int, help="Processes for each configuration.")
 @click.option("--device", help="cpu, cuda, cuda:1, xpu, mps; else the best that is here.")
 @click.option("--threads", type=int, help="CPU threads of the framework.")
-@click.option("--ranks", type=int, help="Processes that work together: at most so many in a suite.")
+@click.option("--ranks", type=int, help="Processes that work together on a node: at most so many in a suite.")
+@click.option("--nodes", type=int, help="Machines that work together; the same command on each of them.")
+@click.option("--node-rank", type=int, help="Which of them this one is, from 0; tables are made on the first.")
+@click.option("--rendezvous", metavar="HOST:PORT", help="Where the first one is found, and a free port of it.")
 @click.option("--seed", type=int, help="Of everything random.")
 @click.option("--label", help="What to call this rig in tables.")
 @click.option("--update", help="How a batch changes the parameters.")
@@ -73,17 +77,34 @@ def command(
     if resume is not None:
         folder, head = _resumed(resume, target, flags)
     else:
-        head = api.prepare(_request(target, flags))
+        request = _request(target, flags)
+        if request.node_rank > 0:
+            return _follow(request, root_of(out), quiet=quiet)
+        head = api.prepare(request)
     talk = not (as_json or quiet)
     if talk or dry_run:
         click.echo("\n".join(plan_lines(head, root_of(out), page_of(), every_cell=dry_run)))
     if dry_run:
         return EXIT_DONE
+    api.meet_nodes(head)
     if resume is None:
         folder = api.start(head, root_of(out))
     finished = api.carry_out(folder, head, observer_for(quiet=quiet))
     click.echo(outcome_text(finished, as_json=as_json, quiet=quiet), nl=False)
     return exit_code(finished)
+
+
+def _follow(request: Request, root: Path, *, quiet: bool) -> int:
+    from rigdyno.runner.follow import follow
+    from rigdyno.store.folder import folder_for_node
+
+    def say(words: str) -> None:
+        if not quiet:
+            click.echo(f"rigdyno: {words}", err=True)
+
+    count = follow(request.rendezvous, request.node_rank, folder_for_node(root, request.node_rank), say)
+    say(f"node {request.node_rank}: over after {count} cells; the tables are on the first node")
+    return EXIT_DONE
 
 
 def _resumed(resume: str, target: str | None, flags: dict[str, Any]) -> tuple[RunFolder, RunHead]:

@@ -49,14 +49,14 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     too_large = resources.refusal(memory_of_all(spec, workload, system))
     if too_large is None:
         return None
-    fitting = what_would_fit(workload, system, resources.shared_by(spec.world_size))
+    fitting = what_would_fit(workload, system, resources.shared_by(spec.world_size // spec.nodes))
     return f"{too_large}; {fitting}" if fitting else too_large
 
 
 def memory_of_all(spec: RunSpec, workload: Workload, system: System) -> int | None:
-    """Of all ranks together."""
+    """Of all ranks of a node together."""
     need = workload.memory_bytes(system)
-    return None if need is None else need * spec.world_size
+    return None if need is None else need * spec.world_size // spec.nodes
 
 
 def _no_such_device(device: str, system: System) -> str | None:

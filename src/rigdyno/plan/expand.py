@@ -117,6 +117,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             repeat=request.repeat,
             ranks=request.ranks,
             most_ranks=most_ranks(system, device),
+            nodes=request.nodes,
             threads=request.threads,
         )
     )
@@ -138,6 +139,8 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
 
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
     changes: dict[str, Any] = {"seed": request.seed, "threads": request.threads or spec.threads}
+    if spec.nodes > 1:
+        changes["rendezvous"] = request.rendezvous
     if request.steps is not None:
         changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)
     if request.launcher:
@@ -154,7 +157,7 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
     if request.soak_seconds is not None:
         budget = Budget(seconds=request.soak_seconds, stop="clock")
     arrangement = request.arrangement or usual_arrangement(request.target)
-    if request.arrangement is None and (request.ranks or 1) > 1:
+    if request.arrangement is None and ((request.ranks or 1) > 1 or request.nodes > 1):
         arrangement = "ddp"
     launcher = catalogue.load("arrangement", arrangement).launcher
     several = launcher != "process"
@@ -164,7 +167,9 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
         update=request.update,
         arrangement=arrangement,
         launcher=request.launcher or launcher,
-        world_size=ranks,
+        world_size=ranks * request.nodes,
+        nodes=request.nodes,
+        rendezvous=request.rendezvous,
         device=device,
         threads=request.threads or (threads_each(system, device, ranks) if several and system is not None else None),
         pinned=several and device == "cpu",

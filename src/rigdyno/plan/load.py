@@ -27,7 +27,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int | None = None
     device: str | None = None
     threads: int | None = None
-    ranks: int | None = None
+    ranks: int | None = None  # of one node
+    nodes: int = 1
+    node_rank: int = 0  # which of them this one is
+    rendezvous: str = ""  # HOST:PORT of the first one
     seed: int = 0
     label: str | None = None
     update: str = "plain"
@@ -41,6 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         _check(self)
 
 
+MOST_NODES = 10_000
 MOST_REPEATS = 1000  # more is a slip of the finger: nobody waits for it
 
 
@@ -58,6 +62,7 @@ def _check(request: Request) -> None:
     for name, number in _counts(request).items():
         if number is not None and number < 1:
             raise BadValue(f"{name} must be at least 1, not {number}")
+    _check_nodes(request)
     if request.repeat is not None and request.repeat > MOST_REPEATS:
         raise BadValue(f"repeat must be at most {MOST_REPEATS}, not {request.repeat}")
     if not 0 <= request.seed < 2**63:
@@ -65,6 +70,21 @@ def _check(request: Request) -> None:
     empty = [key for key, values in request.sweep.items() if not values]
     if empty:
         raise BadValue(f"the sweep over '{empty[0]}' has no value")
+
+
+def _check_nodes(request: Request) -> None:
+    if not 1 <= request.nodes <= MOST_NODES:
+        raise BadValue(f"nodes must be between 1 and {MOST_NODES}, not {request.nodes}")
+    if not 0 <= request.node_rank < request.nodes:
+        raise BadValue(
+            f"node_rank must be between 0 and {request.nodes - 1} with {request.nodes} nodes, not {request.node_rank}"
+        )
+    host, _, port = request.rendezvous.rpartition(":")
+    if request.nodes > 1 and not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        wrong = f"not '{request.rendezvous}'" if request.rendezvous else "with --rendezvous"
+        raise BadValue(f"several nodes need HOST:PORT of the first one, {wrong}; e.g. 10.0.0.1:29500")
+    if request.nodes == 1 and request.rendezvous:
+        raise UsageError("--rendezvous is for several nodes; add --nodes")
 
 
 def _counts(request: Request) -> dict[str, int | None]:
@@ -103,7 +123,8 @@ def sweeps(pairs: Sequence[str]) -> dict[str, tuple[Value, ...]]:
 _DURATIONS = {"budget": "budget_seconds", "soak": "soak_seconds"}
 _TABLES = ("set", "sweep")
 _PLAIN = {
-    "target": str, "full": bool, "repeat": int, "steps": int, "device": str, "threads": int, "ranks": int, "seed": int,
+    "target": str, "full": bool, "repeat": int, "steps": int, "device": str, "threads": int, "seed": int,
+    "ranks": int, "nodes": int, "rendezvous": str,
     "label": str, "update": str, "arrangement": str, "launcher": str,
 }  # fmt: skip
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from rigdyno.analyse.forecast import REACH, Curve
+import msgspec
+
+from rigdyno.analyse.forecast import CONFIDENCE, REACH, Curve
+from rigdyno.analyse.link import Crossing
+from rigdyno.report.link import rests_on_link
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.scaling import Expected, Point
 from rigdyno.schema.view import Column, Entry, Plot, Row, Table, Text, View
@@ -23,7 +27,12 @@ _DRAWN_POINTS = 120
 
 
 Origin = Literal["measured", "forecast"]
-Figure = tuple[Expected, Origin]
+
+
+class Figure(NamedTuple):
+    devices: int
+    rate: Estimate
+    origin: Origin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,48 +43,104 @@ class Work:
     watts_per_device: float | None = None
 
 
-def forecast_view(
-    source: str, curve: Curve, sizes: Sequence[int], unit: str, work: Work | None, remarks: Sequence[str]
-) -> View:
-    figures: list[Figure] = [
-        *((_as_given(point), "measured") for point in curve.points),
-        *((curve.at(size), "forecast") for size in sizes),
-    ]
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """A curve, how far it is drawn, and what is known beside it."""
+
+    source: str
+    curve: Curve
+    sizes: Sequence[int]
+    unit: str
+    batch: int | None = None  # items that one device does in a step
+    crossing: Crossing | None = None  # None: no size rests on a given link
+
+    def measured(self) -> list[Figure]:
+        return [
+            Figure(point.devices, _as_given(point, rate_unit(self.unit)), "measured") for point in self.curve.points
+        ]
+
+    def at(self, devices: int) -> Figure:
+        alone = self.curve.at(devices)
+        if self.crossing is None or not self.crossing.crosses(devices):
+            return self._foretold(alone, "foretold from the points above")
+        return self._foretold(self.crossing.slowed(alone), "foretold from the points above and the given link")
+
+    def _foretold(self, expected: Expected, method: str) -> Figure:
+        rate = Estimate(
+            value=expected.value,
+            low=expected.low,
+            high=expected.high,
+            confidence=expected.confidence,
+            n=len(self.curve.points),
+            unit=rate_unit(self.unit),
+            method=method,
+        )
+        return Figure(expected.devices, rate, "forecast")
+
+
+def forecast_view(forecast: Forecast, work: Work | None, remarks: Sequence[str]) -> View:
+    figures = [*forecast.measured(), *map(forecast.at, forecast.sizes)]
+    crossing = forecast.crossing
     return View(
         title="What a larger rig would give",
-        rigs=(f"from {len(curve.points)} points of {source}",),
-        tables=(_rates(figures, curve, unit), *(() if work is None else (_job(figures, work, unit),))),
-        plots=(_plot(curve, max([curve.largest, *sizes]), unit),),
-        closing=(_rests_on(curve),),
-        warnings=(*remarks, *_too_far(curve, sizes)),
+        rigs=(f"from {len(forecast.curve.points)} points of {forecast.source}",),
+        tables=(_rates(figures, forecast), *(() if work is None else (_job(figures, work, forecast.unit),))),
+        plots=(_plot(forecast),),
+        closing=(_rests_on(forecast.curve), *(rests_on_link(crossing, forecast.sizes) if crossing else ())),
+        warnings=(*remarks, *_too_far(forecast.curve, forecast.sizes)),
     )
 
 
-def _as_given(point: Point) -> Expected:
-    rate = point.throughput
-    return Expected(devices=point.devices, value=rate, low=rate, high=rate, confidence=0.0)
+def _as_given(point: Point, unit: str) -> Estimate:
+    """Of a bare number there is no interval."""
+    if point.estimate is not None:
+        return msgspec.structs.replace(point.estimate, unit=unit)
+    return _bare(point.throughput, unit, "as given")
 
 
-def _rates(figures: Sequence[Figure], curve: Curve, unit: str) -> Table:
-    one = curve.points[0].throughput / curve.points[0].devices
+def _bare(value: float, unit: str, method: str) -> Estimate:
+    return Estimate(value=value, low=value, high=value, confidence=0.0, n=1, unit=unit, method=method)
+
+
+def _rates(figures: Sequence[Figure], forecast: Forecast) -> Table:
+    first = forecast.curve.points[0]
+    one = first.throughput / first.devices
     rows = []
-    for figure, origin in figures:
-        rate = _estimate(figure, len(curve.points) if origin == "forecast" else 1, rate_unit(unit))
-        efficiency = Text(text=show_percent(figure.value / one / figure.devices))
-        entries: dict[str, Entry] = {"rate": rate, "speedup": rate.scaled(1 / one, ""), "efficiency": efficiency}
-        rows.append(_row(figure, entries, origin))
-    columns = _columns(rate="throughput", speedup="speedup", efficiency="efficiency")
-    return Table(title=f"{unit}s a second, of all devices together", columns=columns, rows=tuple(rows))
+    for figure in figures:
+        entries: dict[str, Entry] = {"rate": figure.rate}
+        if forecast.batch is not None:
+            entries["step"] = _step(figure, forecast.batch)
+        entries["speedup"] = _speedup(figure, one)
+        entries["efficiency"] = Text(text=show_percent(figure.rate.value / one / figure.devices))
+        rows.append(_row(figure, entries))
+    step = {} if forecast.batch is None else {"step": "step"}
+    columns = _columns(rate="throughput", **step, speedup="speedup", efficiency="efficiency")
+    return Table(title=f"{forecast.unit}s a second, of all devices together", columns=columns, rows=tuple(rows))
+
+
+def _speedup(figure: Figure, one: float) -> Estimate:
+    """A ratio of two measurements doesn't get the interval of one of them."""
+    if figure.origin == "measured":
+        return _bare(figure.rate.value / one, "", "ratio to a device of the smallest size")
+    return figure.rate.scaled(1 / one, "")
+
+
+def _step(figure: Figure, batch: int) -> Estimate:
+    """How long one step takes: the more throughput, the shorter."""
+    rate, items = figure.rate, figure.devices * batch
+    return msgspec.structs.replace(
+        rate, value=items / rate.value, low=items / rate.high, high=items / rate.low, unit="s"
+    )
 
 
 def _job(figures: Sequence[Figure], work: Work, unit: str) -> Table:
     rows = []
-    for figure, origin in figures:
+    for figure in figures:
         entries: dict[str, Entry] = {"time": Text(text=_span(figure, lambda rate: show_seconds(work.items / rate)))}
         if work.watts_per_device is not None:
             watts = work.watts_per_device * figure.devices
             entries["energy"] = Text(text=_span(figure, partial(_energy, watts, work.items)))
-        rows.append(_row(figure, entries, origin))
+        rows.append(_row(figure, entries))
     columns = _columns(time="time") if work.watts_per_device is None else _columns(time="time", energy="energy")
     return Table(title=f"A job of {work.items:.4g} {unit}s", columns=columns, rows=tuple(rows))
 
@@ -84,47 +149,46 @@ def _columns(**titles: str) -> tuple[Column, ...]:
     return tuple(Column(key=key, title=title) for key, title in {"devices": "devices", **titles}.items())
 
 
-def _row(figure: Expected, entries: dict[str, Entry], origin: Origin) -> Row:
-    return Row(entries={"devices": Text(text=str(figure.devices)), **entries}, origin=origin)
+def _row(figure: Figure, entries: dict[str, Entry]) -> Row:
+    return Row(entries={"devices": Text(text=str(figure.devices)), **entries}, origin=figure.origin)
 
 
-def _estimate(figure: Expected, count: int, unit: str) -> Estimate:
-    """Of one point there is no interval."""
-    return Estimate(
-        value=figure.value,
-        low=figure.low,
-        high=figure.high,
-        confidence=figure.confidence,
-        n=count,
-        unit=unit,
-        method="foretold from the points above",
-    )
-
-
-def _span(figure: Expected, shown: Callable[[float], str]) -> str:
+def _span(figure: Figure, shown: Callable[[float], str]) -> str:
     """From the quickest to the slowest."""
-    interval = f" [{shown(figure.high)}, {shown(figure.low)}]" if figure.high > figure.low else ""
-    return shown(figure.value) + interval
+    rate = figure.rate
+    interval = f" [{shown(rate.high)}, {shown(rate.low)}]" if rate.n > 1 else ""
+    return shown(rate.value) + interval
 
 
 def _energy(watts: float, items: float, rate: float) -> str:
     return f"{show_number(watts * items / rate / 3.6e6)} kWh"
 
 
-def _plot(curve: Curve, largest: int, unit: str) -> Plot:
-    """Through the given points, and on from there."""
-    beyond = range(curve.largest, largest + 1, max(1, (largest - curve.largest) // _DRAWN_POINTS))
-    points = {point.devices: point.throughput for point in curve.points}
-    points |= {size: curve.at(size).value for size in beyond if size not in points}
+def _plot(forecast: Forecast) -> Plot:
+    """Through the given points, and on from there; the band is the forecast's own, of one kind of interval."""
+    measured = forecast.measured()
+    foretold = [forecast.at(size) for size in _drawn_sizes(forecast.curve.largest, forecast.sizes)]
+    rates = [figure.rate for figure in foretold]
+    values = tuple(figure.rate.value for figure in measured)
     return Plot(
         title="throughput by number of devices",
-        unit=rate_unit(unit),
+        unit=rate_unit(forecast.unit),
         over="devices",
-        seconds=tuple(float(size) for size in points),
-        values=tuple(points.values()),
-        mark_seconds=float(curve.largest),
+        seconds=tuple(float(figure.devices) for figure in (*measured, *foretold)),
+        values=(*values, *(rate.value for rate in rates)),
+        lows=(*values, *(rate.low for rate in rates)),
+        highs=(*values, *(rate.high for rate in rates)),
+        band_title=f"{show_percent(CONFIDENCE)} interval",
+        forecast_from=len(measured),
+        mark_seconds=float(forecast.curve.largest),
         mark_title="the largest that was measured; behind it a forecast",
     )
+
+
+def _drawn_sizes(measured: int, asked: Sequence[int]) -> list[int]:
+    beyond = [size for size in asked if size > measured]
+    largest = max([measured, *beyond])
+    return sorted({*range(measured + 1, largest, max(1, (largest - measured) // _DRAWN_POINTS)), *beyond})
 
 
 def _rests_on(curve: Curve) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,8 @@ def _blamed(evidence: Evidence) -> Exit:
     """The rank that ended badly first: what the others then say is that they miss it. Where no exit tells, the first
     that says why, and at last the first that says nothing."""
     told = [ended for ended in evidence.exits if ended.rank is not None]
-    if told:
-        return told[0]
+    if told:  # nodes tell their own: of them, who was killed came before those who missed it
+        return min(told, key=lambda ended: ended.code >= 0 or ended.code == -signal.SIGTERM)
     code = next((ended.code for ended in evidence.exits if ended.code != 0), 0)
     speaking = [rank for rank, report in evidence.reports.items() if not isinstance(report.outcome, Completed)]
     return Exit(code, rank=(speaking or evidence.missing)[0])

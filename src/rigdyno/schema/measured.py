@@ -27,6 +27,7 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     forward: Estimate  # items/s of all ranks, if nothing else took time: broadcasts and computing
     backward: Estimate  # the same: computing, waiting for gradients, the optimizer
     by_rank: tuple[dict[str, float], ...]  # mean seconds of a step, by phase
+    longest_computing: float  # mean over the steps of what the slowest rank of each computed for
     explained: float  # the share of the step's time that the phases add up to; of the rank where it is furthest from 1
 
 

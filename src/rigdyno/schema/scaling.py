@@ -4,11 +4,33 @@ from __future__ import annotations
 
 import msgspec
 
+from rigdyno.schema.estimate import Estimate
+
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
     throughput: float  # items a second, of all devices together
     nodes: int | None = None  # None: nobody said
+    estimate: Estimate | None = None  # the throughput with its interval; None: nobody gave one
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a forecast starts from. None: nobody said."""
+
+    source: str
+    points: tuple[Point, ...]  # in ascending order
+    unit: str | None = None
+    batch: int | None = None  # items that one device does in a step
+    bytes_per_step: float | None = None
+    link_gbit_s: float | None = None
+    remarks: tuple[str, ...] = ()
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes over the network between nodes, as somebody says; nobody has measured it."""
+
+    bytes_per_step: float  # gradients that every node ends up with
+    gbit_s: float
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):

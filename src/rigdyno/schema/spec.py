@@ -26,7 +26,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     update: str = "plain"
     arrangement: str = "single"
     launcher: str = "process"
-    world_size: int = 1
+    world_size: int = 1  # ranks, of all nodes together
+    nodes: int = 1
+    rendezvous: str = ""  # HOST:PORT of the first node, where there are several
     device: str = "cpu"
     threads: int | None = None
     pinned: bool = False  # each rank to its own cores

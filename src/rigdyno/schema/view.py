@@ -70,6 +70,10 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     over: Literal["seconds", "devices"] = "seconds"
     seconds: tuple[float, ...]
     values: tuple[float, ...]
+    lows: tuple[float, ...] = ()  # with `highs`: each value's interval, or itself where it has none; empty: none has
+    highs: tuple[float, ...] = ()
+    band_title: str = ""  # what kind of interval
+    forecast_from: int | None = None  # index of the first value that is foretold; None: all were measured
     mark_seconds: float | None = None  # e.g. where the warm-up was cut
     mark_title: str = ""
 

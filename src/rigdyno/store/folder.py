@@ -23,6 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rigdyno.clock import utc_now
 from rigdyno.errors import DamagedRun, RigdynoError, StoreError, UsageError
 from rigdyno.schema.record import RunHead, RunRecord
 from rigdyno.schema.samples import Header, read_rows
@@ -164,6 +165,14 @@ class RunFolder:
         except OSError:
             return False  # nobody ever locked it, or it isn't ours to look at
         return False
+
+
+def folder_for_node(root: Path, node: int) -> Path:
+    """Where a node that isn't the first keeps its ranks' files: what it is asked for comes from another run."""
+    path = root / f"node{node}.{utc_now():%Y%m%d-%H%M%S}-{os.getpid()}"
+    with disk_errors(path):
+        path.mkdir(parents=True)
+    return path
 
 
 def read_record(path: Path) -> RunRecord:

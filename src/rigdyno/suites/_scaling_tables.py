@@ -8,13 +8,13 @@ from statistics import fmean
 from rigdyno.analyse.matching import every_option
 from rigdyno.reference.published import PublishedScaling, resnet50_scaling
 from rigdyno.schema.estimate import Estimate, Missing
-from rigdyno.schema.measured import Measurement, Phases
+from rigdyno.schema.measured import KindFigures, Measurement, Phases
 from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
-from rigdyno.units import rate_unit, show_number, show_percent
+from rigdyno.units import bytes_from, rate_unit, show_number, show_percent
 
 NODES = Column(key="nodes", title="nodes")
-FORWARD = Column(key="forward", title="forward")
-BACKWARD = Column(key="backward", title="backward")
+FORWARD = Column(key="forward", title="fwd")
+BACKWARD = Column(key="backward", title="bwd")
 OVERALL = Column(key="overall", title="overall")
 SPEEDUP = Column(key="speedup", title="speedup")
 EFFICIENCY = Column(key="efficiency", title="of ideal")
@@ -43,7 +43,10 @@ def measured(found: Sequence[Measurement]) -> Table:
         title=settings(found[0]),
         columns=(NODES, devices, FORWARD, BACKWARD, OVERALL, SPEEDUP, EFFICIENCY),
         rows=tuple(_row(each, found[0]) for each in found),
-        notes=(*_core_note(found), "forward: broadcast and forward pass; backward: with waiting and optimizer"),
+        notes=(
+            *_core_note(found),
+            "fwd: broadcast and forward pass; bwd: backward pass, waiting for gradients, optimizer",
+        ),
     )
 
 
@@ -62,13 +65,19 @@ def _core_note(found: Sequence[Measurement]) -> tuple[str, ...]:
     if found[0].spec.device != "cpu":
         return ()
     cores = found[0].records[0].system.cpu.usable_cores
-    return (f"CPU ranks are processes that share the {cores} cores of one machine, not cards",)
+    counted = f"{cores} core{'s' if cores != 1 else ''}"
+    where = (
+        f"the cores of their nodes (this one has {counted})"
+        if found[-1].spec.nodes > 1
+        else f"{counted} of one machine"
+    )
+    return (f"CPU ranks are processes that share {where}, not cards",)
 
 
 def _row(each: Measurement, first: Measurement) -> Row:
     overall = each.throughput()
     entries: dict[str, Entry] = {
-        "nodes": Text(text="1"),
+        "nodes": Text(text=str(each.spec.nodes)),
         "devices": Text(text=str(each.spec.world_size)),
         "forward": _phase_rate(each, "forward"),
         "backward": _phase_rate(each, "backward"),
@@ -188,7 +197,7 @@ def link(measurements: Sequence[Measurement]) -> Table:
         return Table(title="", columns=(), rows=())
     columns = (
         Column(key="size", title="all-reduce of", numeric=False),
-        Column(key="time", title="time, median"),
+        Column(key="time", title="takes"),
         Column(key="bus", title="bus bandwidth"),
     )
     return Table(
@@ -208,7 +217,7 @@ def _link_rows(found: Measurement) -> list[Row]:
         Row(
             entries={
                 "size": Text(text=size),
-                "time": Text(text=f"{show_number(1000 * figures.step_seconds.value)} ms"),
+                "time": Text(text=f"{show_number(1000 * _seconds_each(found, size, figures))} ms"),
                 "bus": figures.throughput.scaled(1.0, rate_unit("byte")),
             },
             status=found.status,
@@ -216,6 +225,12 @@ def _link_rows(found: Measurement) -> list[Row]:
         )
         for size, figures in found.kinds.items()
     ]
+
+
+def _seconds_each(found: Measurement, size: str, figures: KindFigures) -> float:
+    """From the bus bandwidth: a step may be many small ones."""
+    ranks = found.spec.world_size
+    return 2 * (ranks - 1) / ranks * bytes_from(size) / figures.throughput.value
 
 
 def published() -> Table:
@@ -227,7 +242,7 @@ def published() -> Table:
         rows=tuple(_published_row(each) for each in found),
         notes=(
             "1 to 8 GPUs are DataParallel in one process, 16 to 128 DistributedDataParallel: two mechanisms in a table",
-            "forward and backward are means of rates, by timers that didn't wait for the GPU: only overall can be used",
+            "fwd and bwd are means of rates, by timers that didn't wait for the GPU: only overall can be used",
         ),
     )
 

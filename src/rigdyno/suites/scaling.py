@@ -32,8 +32,10 @@ class Scaling:
             raise UsageError("the scaling suite has no soak; try `rigdyno run resnet50 --ranks 2 --soak 10m`")
         most = request.ranks or request.most_ranks
         repeat = request.repeat or REPEATS
-        cells = [Wanted(_resnet(request, ranks, most), repeat) for ranks in sizes(most)]
-        return [*cells, Wanted(_link(request, most))] if most > 1 else cells
+        laid_out = [(ranks, 1) for ranks in sizes(most)] + [(most * nodes, nodes) for nodes in sizes(request.nodes)[1:]]
+        cells = [Wanted(_resnet(request, ranks, nodes, most), repeat) for ranks, nodes in laid_out]
+        ranks, nodes = laid_out[-1]
+        return [*cells, Wanted(_link(request, ranks, nodes, most))] if ranks > 1 else cells
 
     def present(self, measurements: Sequence[Measurement]) -> Presentation:
         curve = tables.curve(measurements)
@@ -53,7 +55,7 @@ def sizes(most: int) -> list[int]:
     return found
 
 
-def _resnet(request: SuiteRequest, ranks: int, most: int) -> RunSpec:
+def _resnet(request: SuiteRequest, ranks: int, nodes: int, most: int) -> RunSpec:
     on_cpu = request.device == "cpu"
     budget = Budget(seconds=SECONDS)
     if request.full:
@@ -65,6 +67,7 @@ def _resnet(request: SuiteRequest, ranks: int, most: int) -> RunSpec:
         arrangement="ddp" if ranks > 1 else "single",
         launcher="torchrun" if ranks > 1 else "process",
         world_size=ranks,
+        nodes=nodes,
         device=request.device,
         threads=_threads(request, most),
         pinned=on_cpu,
@@ -72,12 +75,13 @@ def _resnet(request: SuiteRequest, ranks: int, most: int) -> RunSpec:
     )
 
 
-def _link(request: SuiteRequest, most: int) -> RunSpec:
+def _link(request: SuiteRequest, ranks: int, nodes: int, most: int) -> RunSpec:
     return RunSpec(
         workload="allreduce",
         arrangement="ddp",
         launcher="torchrun",
-        world_size=most,
+        world_size=ranks,
+        nodes=nodes,
         device=request.device,
         threads=_threads(request, most),
         pinned=request.device == "cpu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 SIZES = tuple(
     factor * 10**power for power, factors in ((3, (4, 16, 64, 256)), (6, (1, 4, 16, 64, 256))) for factor in factors
 )
-MOST_SECONDS = 2.0  # for one: a slow link is known long before it has carried the largest
+LEAST_SECONDS = 0.02  # for a step: one small exchange is as long as the scheduler likes it to be
+MOST_SECONDS = 1.0  # for one: a slow link is known long before it has carried the largest
 _FLOAT32_BYTES = 4
 
 
@@ -51,9 +53,10 @@ class AllReduce:
         if place.world_size < 2:
             raise CannotRun("an all-reduce needs at least two ranks; try --ranks 2")
         sums = _Sums(place)
-        sizes = list(sums.quick_enough(self.largest))
+        counts = dict(sums.quick_enough(self.largest))
+        sizes = list(counts)
         return Steps(
-            kinds={show_bytes(size): sums.step(size) for size in sizes},
+            kinds={show_bytes(size): sums.step(size, count) for size, count in counts.items()},
             notes=(
                 "bus bandwidth: 2 (n - 1) / n times the tensor's size over the time, for n ranks",
                 *_left_out(sizes, self.largest),
@@ -72,33 +75,35 @@ class _Sums:
 
         return torch.zeros(size // _FLOAT32_BYTES, device=self._place.device)
 
-    def step(self, size: int) -> Step:
+    def step(self, size: int, count: int) -> Step:
         """Counts this rank's share of the bus bytes: rates of ranks are added up."""
         from torch.distributed import all_reduce
 
         ranks, tensor, wait = self._place.world_size, self._tensor(size), self._wait
-        share = 2 * (ranks - 1) / ranks * size / ranks
+        share = 2 * (ranks - 1) / ranks * size / ranks * count
 
         def reduce() -> float:
-            all_reduce(tensor)
+            for _ in range(count):
+                all_reduce(tensor)
             wait()
             return share
 
         return reduce
 
-    def quick_enough(self, largest: int) -> Iterator[int]:
-        """All ranks leave out the same sizes: those behind the first that took too long."""
+    def quick_enough(self, largest: int) -> Iterator[tuple[int, int]]:
+        """Sizes, and how many of each make up a step. All ranks leave out the same: those behind the first that took
+        too long."""
         import torch
         from torch.distributed import ReduceOp, all_reduce
 
         for size in (size for size in SIZES if size <= largest):
-            yield size
-            reduce = self.step(size)
+            reduce = self.step(size, 1)
             reduce()  # the first one also sets up connections
             began = time.perf_counter()
             reduce()
             slowest = torch.tensor(time.perf_counter() - began, device=self._place.device)
             all_reduce(slowest, ReduceOp.MAX)
+            yield size, max(1, math.ceil(LEAST_SECONDS / float(slowest)))
             if 4 * float(slowest) > MOST_SECONDS:  # the next is at least nearly four times as large
                 return
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rigdyno.analyse.forecast import LEAST_POINTS, Curve
-from rigdyno.analyse.mechanisms import jump, not_one_curve, uncrossed_link
+from rigdyno.analyse.mechanisms import devices_on_a_node, jump, not_one_curve, uncrossed_link
 from rigdyno.schema.scaling import Point
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -130,3 +130,10 @@ class TestLinks:
 
     def test_where_nobody_says_how_many_nodes_there_were_it_can_not_be_known(self):
         assert uncrossed_link(points(K80_OVERALL[:4]), 128, None) is None
+
+    def test_how_many_devices_a_node_holds_is_said_or_shown_or_unknown(self):
+        crossed = points(K80_OVERALL[:6], nodes=lambda size: max(1, size // 8))
+        assert devices_on_a_node(crossed, None) == 8
+        assert devices_on_a_node(crossed, 16) == 16
+        assert devices_on_a_node(points(K80_OVERALL), None) is None
+        assert devices_on_a_node(points((1, 2, 3), sizes=(2, 3, 5), nodes=lambda size: 2), None) == 3

@@ -44,6 +44,18 @@ def test_seconds_of_a_step_rank_by_rank():
     assert found.by_rank[1]["communication"] == pytest.approx(0.002)
 
 
+def test_the_longest_computing_is_that_of_each_step_by_itself():
+    """One rank is slow in even steps, the other in odd ones: every step has a slow rank."""
+    one, two = rank(steps=12), rank(steps=12)
+    for (_, marks), odd in ((one, 0), (two, 1)):
+        marks["backward"]["end_ns"][odd::2] += 9 * MS
+    found = phases(one, two)
+    assert found.longest_computing == pytest.approx((1 + 20 + 60 + 5 + 9) / 1000)
+    assert found.by_rank[0]["backward"] == pytest.approx(0.0645)
+    settled_later = phases(one, (two[0][5:], two[1]))
+    assert settled_later.longest_computing == pytest.approx(found.longest_computing)
+
+
 def test_marks_outside_of_the_steady_steps_do_not_count():
     rows, marks = rank(steps=12)
     found = phases((rows[4:], marks))

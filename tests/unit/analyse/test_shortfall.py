@@ -16,8 +16,19 @@ def a_rank(forward=0.2, backward=0.6, optimizer=0.1, broadcast=0.0, communicatio
     }  # fmt: skip
 
 
-def phases(*ranks):
-    return Phases(forward=RATE, backward=RATE, by_rank=ranks, explained=1.0)
+def computed(rank):
+    return rank["forward"] + rank["backward"] + rank["optimizer"]
+
+
+def phases(*ranks, longest=None):
+    """`longest`: where now one, now another rank is the slowest of a step."""
+    return Phases(
+        forward=RATE,
+        backward=RATE,
+        by_rank=ranks,
+        longest_computing=longest or max(map(computed, ranks)),
+        explained=1.0,
+    )
 
 
 ALONE = phases(a_rank())
@@ -57,10 +68,23 @@ def test_computing_that_takes_longer_beside_the_others():
     assert found.share(found.computing) == pytest.approx(0.45 / 0.47)
 
 
-def test_a_rank_never_waits_longer_than_it_talked():
-    found = shortfall(ALONE, phases(a_rank(), a_rank(backward=0.9)))
-    assert found.waiting == pytest.approx(0.0)
-    assert found.communication == pytest.approx(0.0)
+def test_two_ranks_of_which_one_is_slow():
+    """What the slow one computes longer is lost to both of them, and isn't called crowding."""
+    found = shortfall(ALONE, phases(a_rank(communication=0.92), a_rank(0.4, 1.2, 0.2, communication=0.02)))
+    assert (found.slowest_rank, found.cause) == (1, "waiting")
+    assert found.waiting == pytest.approx(0.9)
+    assert found.computing == pytest.approx(0.0)
+    assert found.communication == pytest.approx(0.02)
+
+
+def test_ranks_that_wait_for_each_other_in_turns():
+    """On the mean they compute alike; in each step one of them is late."""
+    found = shortfall(
+        ALONE, phases(a_rank(backward=0.7, communication=0.2), a_rank(backward=0.7, communication=0.2), longest=1.19)
+    )
+    assert found.cause == "waiting"
+    assert found.slowest_ratio == pytest.approx(1.0)
+    assert found.communication == pytest.approx(0.01)
 
 
 def test_the_parts_add_up_to_the_step():

@@ -79,6 +79,39 @@ def test_a_plot_from_zero_to_the_top_with_a_mark():
     ]
 
 
+def a_forecast_plot(**changes):
+    fields = {
+        "title": "rate", "unit": "it/s", "over": "devices", "seconds": (1.0, 2.0, 4.0, 8.0),
+        "values": (10.0, 20.0, 40.0, 50.0), "lows": (10.0, 20.0, 40.0, 30.0), "highs": (10.0, 20.0, 40.0, 70.0),
+        "band_title": "90 %", "forecast_from": 3, "mark_seconds": 4.0, "mark_title": "so far",
+    }  # fmt: skip
+    return Plot(**{**fields, **changes})
+
+
+def test_a_plot_tells_measured_from_foretold_and_draws_the_interval():
+    assert plot_lines(a_forecast_plot(), 45)[1:] == [
+        "     70.0                 │               ░",
+        "                          │               ░",
+        "                          │               ◦",
+        "                          •               ░",
+        "                          │               ░",
+        "                  •       │",
+        "              •           │",
+        "        0                 │",
+        "          0                       8 devices",
+        "          • measured   ◦ forecast   ░ 90 %",
+        "          │ so far",
+    ]
+
+
+def test_a_column_of_both_shows_what_was_measured():
+    plot = a_forecast_plot(
+        seconds=(1000.0, 1001.0), values=(10.0, 70.0), lows=(10.0, 60.0), highs=(10.0, 80.0), forecast_from=1
+    )
+    drawn = "".join(plot_lines(plot, 45)[1:-3])
+    assert ("•" in drawn, "◦" in drawn, "░" in drawn) == (True, False, False)
+
+
 def test_a_plot_of_nothing_and_of_one_moment():
     assert plot_lines(Plot(title="t", unit="u", seconds=(), values=()), 40)[0] == "t (u)"
     (top,) = [line for line in plot_lines(Plot(title="t", unit="u", seconds=(3.0,), values=(2.0,)), 40) if "•" in line]

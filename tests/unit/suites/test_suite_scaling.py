@@ -88,7 +88,13 @@ def measured(ranks, value, by_rank=({"forward": 0.2, "backward": 0.6, "optimizer
         "outcome": Completed(),
         "facts": facts,
         "kinds": {"step": KindFigures(throughput=rate(value), step_seconds=rate(1.0, "s"))},
-        "phases": Phases(forward=rate(4 * value), backward=rate(1.4 * value), by_rank=tuple(by_rank), explained=0.999),
+        "phases": Phases(
+            forward=rate(4 * value),
+            backward=rate(1.4 * value),
+            by_rank=tuple(by_rank),
+            longest_computing=max(sum(each[name] for name in ALONE) for each in by_rank),
+            explained=0.999,
+        ),
         "validity": Validity(verdict="VALID"),
     }
     return Measurement(**{**fields, **changes})
@@ -123,7 +129,7 @@ def test_the_table_as_published_with_efficiency_beside_it():
     shown = Scaling().present([measured(2, 14.0, [rank(), rank()]), measured(1, 10.0)])
     table = shown.tables[0]
     assert [column.title for column in table.columns] == [
-        "nodes", "CPU ranks", "forward", "backward", "overall", "speedup", "of ideal",
+        "nodes", "CPU ranks", "fwd", "bwd", "overall", "speedup", "of ideal",
     ]  # fmt: skip
     assert [row.entries["devices"].text for row in table.rows] == ["1", "2"]
     speedup, efficiency = table.rows[1].entries["speedup"], table.rows[1].entries["efficiency"]
@@ -132,7 +138,7 @@ def test_the_table_as_published_with_efficiency_beside_it():
     assert speedup.value == pytest.approx(1.4)
     assert (speedup.low, speedup.high) == pytest.approx((13.72 / 10.2, 14.28 / 9.8))
     assert efficiency.value == pytest.approx(0.7)
-    assert "share the" in table.notes[0]
+    assert "share 2 cores of one machine" in table.notes[0]
     assert "smaller than published" in table.title
 
 

@@ -1,0 +1,64 @@
+"""Several hosts on one machine: network namespaces joined by a pair of virtual cables."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+BURST = "256kb"
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    address: str
+    core: int
+
+    def command(self, *arguments: str) -> list[str]:
+        """On this host, and on its core: hosts don't share cores."""
+        return ["ip", "netns", "exec", self.name, "taskset", "--cpu-list", str(self.core), *arguments]
+
+
+@contextmanager
+def two_hosts(rate: str | None = None) -> Iterator[tuple[Host, Host]]:
+    """`rate`: what the cable carries, e.g. 100mbit."""
+    cores = sorted(os.sched_getaffinity(0))
+    for tool in ("ip", "tc", "taskset"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs {tool} (Debian: iproute2, util-linux)")
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    tag = f"rd{os.getpid() % 100_000}"
+    hosts = Host(f"{tag}a", "10.213.77.1", cores[0]), Host(f"{tag}b", "10.213.77.2", cores[1])
+    try:
+        _join(hosts, rate)
+        yield hosts
+    finally:
+        for host in hosts:
+            subprocess.run(["ip", "netns", "del", host.name], check=False, capture_output=True)
+
+
+def _join(hosts: tuple[Host, Host], rate: str | None) -> None:
+    for host in hosts:
+        made = subprocess.run(["ip", "netns", "add", host.name], capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f"can't make a network namespace here: {made.stderr.strip()}")
+    a, b = (host.name for host in hosts)
+    _ip("link", "add", f"{a}0", "netns", a, "type", "veth", "peer", "name", f"{b}0", "netns", b)
+    for host in hosts:
+        _ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", f"{host.name}0")
+        for device in ("lo", f"{host.name}0"):
+            _ip("-n", host.name, "link", "set", device, "up")
+        if rate is not None:
+            shape = ["tc", "-n", host.name, "qdisc", "add", "dev", f"{host.name}0", "root", "tbf"]
+            subprocess.run([*shape, "rate", rate, "burst", BURST, "latency", "50ms"], check=True)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
