@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test test-system bench lint clean
+.PHONY: run test test-system debian-packages bench lint clean
 
 run: $(VENV)/.base
 	$(BIN)/rigdyno
@@ -20,7 +20,12 @@ lint: $(VENV)/.test
 
 # Needs root and Debian packages; what is missing is skipped, and said.
 test-system: $(VENV)/.test
+	@$(MAKE) --no-print-directory debian-packages || echo "Debian's packages can't be installed here: tests will be skipped"
 	$(BIN)/python -m pytest tests/system -rs
+
+debian-packages:
+	@for command in ip tc sshd; do PATH="$$PATH:/usr/sbin:/sbin" command -v $$command > /dev/null || missing=1; done; \
+	test -z "$$missing" || { apt-get -qq update && apt-get -qq install --no-install-recommends iproute2 openssh-server; }
 
 bench: $(VENV)/.bench
 	@failed=0; for benchmark in benchmarks/[a-z]*.py; do \

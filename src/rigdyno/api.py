@@ -172,10 +172,14 @@ def _head(plan_for: Callable[[System, str], Plan]) -> RunHead:
 def meet_nodes(head: RunHead) -> None:
     """Before anything is measured: nodes that don't come, or have other versions, are found out at once."""
     several = [cell.spec for cell in head.plan.runnable if cell.spec.nodes > 1]
-    if several:
-        from rigdyno.launchers.torchrun import meet
+    if not several:
+        return
+    from rigdyno.launchers.ssh import Called
+    from rigdyno.launchers.torchrun import meet
 
-        meet(several[0].rendezvous, max(spec.nodes for spec in several))
+    first = several[0]
+    called = Called(first.hosts, first.rendezvous) if first.hosts else None
+    meet(first.rendezvous, max(spec.nodes for spec in several), called.why_not_coming if called else None)
 
 
 def start(head: RunHead, root: Path) -> RunFolder:

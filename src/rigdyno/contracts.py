@@ -85,6 +85,7 @@ class Training:
     per_item: Mapping[str, float] = field(default_factory=dict)
     settled: Mapping[str, Value] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    scaler: Any = None  # of the loss, where the precision needs one (torch.amp.GradScaler)
     phases: bool = False  # whether a step is long enough to be timed phase by phase
     mark: Mark = no_mark  # for the update to call behind each of its phases
 

@@ -10,6 +10,7 @@ import click
 from rigdyno.commands._shared import exit_code, out_option, outcome_text, root_of
 from rigdyno.errors import EXIT_DONE, UsageError
 from rigdyno.plan.build import is_own_loop, workload_of
+from rigdyno.plan.hosts import read_hosts, rendezvous_of
 from rigdyno.plan.load import Request, assignments, from_toml, overridden, sweeps
 from rigdyno.report.page import page_of
 from rigdyno.report.plan_text import plan_lines
@@ -44,6 +45,9 @@ Examples:
 @click.option("--ranks", type=int, help="Processes that work together on a node: at most so many in a suite.")
 @click.option("--nodes", type=int, help="Machines that work together; the same command on each of them.")
 @click.option("--node-rank", type=int, help="Which of them this one is, from 0; tables are made on the first.")
+@click.option(
+    "--hosts", metavar="A,B|FILE", help="The machines by name, this one first: the others are reached by ssh."
+)
 @click.option("--rendezvous", metavar="HOST:PORT", help="Where the first one is found, and a free port of it.")
 @click.option("--seed", type=int, help="Of everything random.")
 @click.option("--label", help="What to call this rig in tables.")
@@ -128,6 +132,10 @@ def _require_runnable(spec: RunSpec) -> None:
 
 def _request(target: str | None, flags: dict[str, Any]) -> Request:
     fields = {name: value for name, value in flags.items() if name not in ("settings", "sweep", "budget", "soak")}
+    if fields.pop("hosts", None):
+        hosts = read_hosts(flags["hosts"])
+        fields["hosts"], fields["nodes"] = hosts, fields.get("nodes") or len(hosts)
+        fields["rendezvous"] = fields.get("rendezvous") or rendezvous_of(hosts)
     fields["options"] = dict(assignments(flags.get("settings") or (), "--set"))
     fields["sweep"] = sweeps(flags.get("sweep") or ())
     for name in ("budget", "soak"):

@@ -92,13 +92,20 @@ def own_address(endpoint: str) -> str:
 class Leader:
     """The first node's end."""
 
-    def __init__(self, endpoint: str, nodes: int, waiting: Callable[[str], None] = lambda words: None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        nodes: int,
+        waiting: Callable[[str], None] = lambda words: None,
+        why_not_coming: Callable[[int], str | None] = lambda node: None,
+    ) -> None:
+        """`why_not_coming`: asked for a node that hasn't come, where somebody may know."""
         self.endpoint, self.nodes = endpoint, nodes
         self._cells = 0
         self._store = _opened(endpoint)
-        self._gather(waiting)
+        self._gather(waiting, why_not_coming)
 
-    def _gather(self, waiting: Callable[[str], None]) -> None:
+    def _gather(self, waiting: Callable[[str], None], why_not_coming: Callable[[int], str | None]) -> None:
         missing, own = list(range(1, self.nodes)), hello()
         waiting(f"waiting for {_nodes(missing)} at {self.endpoint}")
         deadline = time.monotonic() + JOIN_SECONDS
@@ -107,6 +114,10 @@ class Leader:
             for node in came:
                 self._require_alike(node, own)
                 missing.remove(node)
+            for node in missing:
+                reason = why_not_coming(node)
+                if reason is not None and not self._store.check([f"hello/{node}"]):
+                    raise NoMeeting(f"node {node} doesn't come: {reason}")
             if time.monotonic() > deadline:
                 raise NoMeeting(f"{_nodes(missing)} didn't come to {self.endpoint} within {JOIN_SECONDS:g} s")
             if missing and not came:
@@ -125,7 +136,7 @@ class Leader:
     def announce(self, name: str, spec: RunSpec) -> Announcement:
         self._cells += 1
         host, _ = split_endpoint(self.endpoint)
-        announced = Announcement(number=self._cells, name=name, spec=spec, port=_free_port(host))
+        announced = Announcement(number=self._cells, name=name, spec=spec, port=_bound(host, 0))
         _put(self._store, f"cell/{announced.number}", msgspec.json.encode(announced))
         return announced
 
@@ -206,8 +217,9 @@ def _opened(endpoint: str) -> TCPStore:
 
     host, port = split_endpoint(endpoint)
     try:
+        _bound(host, port)  # the store itself would take two minutes to find out that the address is another node's
         return TCPStore(host, port, None, True, timedelta(seconds=JOIN_SECONDS), wait_for_workers=False)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         raise NoMeeting(
             f"can't open {endpoint}: {_first_line(error)}; is the address this node's, and free?"
         ) from error
@@ -234,9 +246,11 @@ def _came(store: TCPStore, key: str, seconds: float) -> bool:
     return False
 
 
-def _free_port(host: str) -> int:
+def _bound(host: str, port: int) -> int:
+    """Whether it could be listened at; 0 gives a free port."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
         return int(probe.getsockname()[1])
 
 

@@ -54,11 +54,15 @@ def led(rendezvous: str) -> _party.Leader:
     return _meetings[rendezvous]
 
 
-def meet(rendezvous: str, nodes: int) -> None:
+def meet(rendezvous: str, nodes: int, why_not_coming: Callable[[int], str | None] | None = None) -> None:
     """Waits for all nodes; once for all cells of a run."""
-    leader = _party.Leader(rendezvous, nodes, waiting=lambda words: print(f"rigdyno: {words}", file=sys.stderr))  # noqa: T201
+    leader = _party.Leader(rendezvous, nodes, _say, why_not_coming or (lambda node: None))
     atexit.register(leader.close)
     _meetings[rendezvous] = leader
+
+
+def _say(words: str) -> None:
+    print(f"rigdyno: {words}", file=sys.stderr)  # noqa: T201
 
 
 def start_agent(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from rigdyno.contracts import Wanted, Workload
@@ -43,6 +44,7 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
         or workload.refuses(system, spec.device)
         or update.refuses(workload)
         or arrangement.refuses(workload, update, spec.world_size)
+        or _trap(workload, spec.device)
     )
     if objection:
         return objection
@@ -51,6 +53,27 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
         return None
     fitting = what_would_fit(workload, system, resources.shared_by(spec.world_size // spec.nodes))
     return f"{too_large}; {fitting}" if fitting else too_large
+
+
+def _trap(workload: Workload, device: str) -> str | None:
+    """A workload may name traps of `rigdyno doctor` that it would step into; they are about the CPU."""
+    if device != "cpu":
+        return None
+    for name in getattr(workload, "traps", tuple)():
+        found = trap_of(name)
+        if found is not None:
+            return found
+    return None
+
+
+@cache
+def trap_of(name: str) -> str | None:
+    from rigdyno.rig.traps import TRAPS
+
+    finding = TRAPS[name]()
+    if finding.status != "trap":
+        return None
+    return f"{finding.sentence}; {finding.fix}" if finding.fix else finding.sentence
 
 
 def memory_of_all(spec: RunSpec, workload: Workload, system: System) -> int | None:

@@ -140,7 +140,8 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
     changes: dict[str, Any] = {"seed": request.seed, "threads": request.threads or spec.threads}
     if spec.nodes > 1:
-        changes["rendezvous"] = request.rendezvous
+        changes |= {"rendezvous": request.rendezvous, "hosts": request.hosts}
+        changes |= {"launcher": "ssh"} if request.hosts else {}
     if request.steps is not None:
         changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)
     if request.launcher:
@@ -166,10 +167,11 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
         workload=request.target,
         update=request.update,
         arrangement=arrangement,
-        launcher=request.launcher or launcher,
+        launcher=request.launcher or ("ssh" if request.hosts else launcher),
         world_size=ranks * request.nodes,
         nodes=request.nodes,
         rendezvous=request.rendezvous,
+        hosts=request.hosts,
         device=device,
         threads=request.threads or (threads_each(system, device, ranks) if several and system is not None else None),
         pinned=several and device == "cpu",

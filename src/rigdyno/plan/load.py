@@ -31,6 +31,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     node_rank: int = 0  # which of them this one is
     rendezvous: str = ""  # HOST:PORT of the first one
+    hosts: tuple[str, ...] = ()  # where Rigdyno reaches the nodes by itself; the first is this one
     seed: int = 0
     label: str | None = None
     update: str = "plain"
@@ -83,6 +84,8 @@ def _check_nodes(request: Request) -> None:
     if request.nodes > 1 and not (host and port.isdecimal() and 0 < int(port) < 2**16):
         wrong = f"not '{request.rendezvous}'" if request.rendezvous else "with --rendezvous"
         raise BadValue(f"several nodes need HOST:PORT of the first one, {wrong}; e.g. 10.0.0.1:29500")
+    if request.hosts and (len(request.hosts) != request.nodes or request.node_rank):
+        raise UsageError("--hosts says how many nodes there are, and starts them: leave out --nodes and --node-rank")
     if request.nodes == 1 and request.rendezvous:
         raise UsageError("--rendezvous is for several nodes; add --nodes")
 

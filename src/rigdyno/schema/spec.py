@@ -29,6 +29,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int = 1  # ranks, of all nodes together
     nodes: int = 1
     rendezvous: str = ""  # HOST:PORT of the first node, where there are several
+    hosts: tuple[str, ...] = ()  # of the nodes, where Rigdyno starts itself on them
     device: str = "cpu"
     threads: int | None = None
     pinned: bool = False  # each rank to its own cores

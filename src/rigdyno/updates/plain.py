@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rigdyno.contracts import Collective, Place, Requirement, Training, TrainStep, Workload
@@ -27,21 +28,29 @@ class Plain:
         parameters = list(model.parameters())
         optimizer = training.optimizer(parameters)
         model.train()
+        scaler = training.scaler
+        apply = optimizer.step if scaler is None else partial(_scaled_step, scaler, optimizer)
 
         def step(inputs: Any, targets: Any) -> Any:
             loss = loss_of(model(inputs), targets)
             mark("forward")
-            loss.backward()
+            (loss if scaler is None else scaler.scale(loss)).backward()
             mark("backward")
             if place.world_size > 1:
                 _average(parameters, place.world_size, collective)
                 mark("communication")
-            optimizer.step()
+            apply()
             optimizer.zero_grad(set_to_none=True)
             mark("optimizer")
             return loss.detach()
 
         return step
+
+
+def _scaled_step(scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Leaves out a step whose gradients overflowed, and then scales by less."""
+    scaler.step(optimizer)
+    scaler.update()
 
 
 def _average(parameters: Sequence[torch.nn.Parameter], world_size: int, collective: Collective) -> None:

@@ -16,7 +16,9 @@ from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS
 if TYPE_CHECKING:
     import torch
 
-Precision = Literal["fp32", "tf32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+_AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
 
 SIDE, CLASSES = 224, 1000
 PARAMETERS = 25_557_032  # with as many classes
@@ -67,6 +69,10 @@ class ResNet50:
             return f"there is no file {self.weights} to load weights from"
         return None
 
+    def traps(self) -> tuple[str, ...]:
+        """What may kill a worker on some rigs, and is tried before one is started."""
+        return (self.precision,) if self.precision in _AUTOCAST else ()
+
     def memory_bytes(self, system: System) -> int:
         shrunk = (self.image_size / SIDE) ** 2
         images = self.batch_size * (_KEPT_BYTES * shrunk + _BATCHES * 3 * self.image_size**2 * _FLOAT32_BYTES)
@@ -88,6 +94,7 @@ class ResNet50:
             optimizer=self._optimizer,
             batches=self._batches(place),
             per_item={"flop": FORWARD_AND_BACKWARD * forward_flop(self.image_size, self.classes)},
+            scaler=torch.amp.GradScaler(place.device.partition(":")[0]) if self.precision == "fp16" else None,
             phases=True,
             notes=("synthetic images that lie on the device from the start: loading isn't measured",),
         )
@@ -101,9 +108,9 @@ class ResNet50:
         if self.weights:
             _load(model, Path(self.weights))
         model = model.to(device).to(memory_format=self._layout())  # type: ignore[call-overload]
-        if self.precision == "bf16":
-            kind = device.partition(":")[0]
-            model.forward = torch.autocast(kind, dtype=torch.bfloat16)(model.forward)
+        if self.precision in _AUTOCAST:
+            kind, dtype = device.partition(":")[0], getattr(torch, _AUTOCAST[self.precision])
+            model.forward = torch.autocast(kind, dtype=dtype)(model.forward)
         if self.compiled:
             model.compile()
         return model

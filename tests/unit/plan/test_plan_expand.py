@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rigdyno import catalogue
 from rigdyno.contracts import Unavailable, Wanted
 from rigdyno.errors import BadValue, UnknownName, UsageError
+from rigdyno.plan import cells
 from rigdyno.plan.budget import fitted
 from rigdyno.plan.build import configured, converted
 from rigdyno.plan.cells import _slug
@@ -298,3 +299,45 @@ def test_a_suite_chooses_its_own_parts(kind, monkeypatch):
 def test_the_first_minute_is_neither_full_nor_a_soak(asked):
     with pytest.raises(UsageError, match="rigdyno run device"):
         expand(Request(target="quick", **asked), a_system(), "cpu", PLENTY)
+
+
+class TestRanks:
+    def test_several_ranks_are_ddp_by_torchrun_with_a_share_of_the_cores_each(self):
+        [cell] = expanded(target="resnet50", ranks=2).cells
+        spec = cell.spec
+        assert (spec.arrangement, spec.launcher, spec.world_size, spec.pinned) == ("ddp", "torchrun", 2, True)
+        assert spec.threads == max(1, a_system().cpu.usable_cores // 2)
+        [alone] = expanded(target="resnet50").cells
+        assert (alone.spec.arrangement, alone.spec.launcher, alone.spec.threads) == ("single", "process", None)
+        assert cell.memory_bytes == 2 * alone.memory_bytes
+
+    def test_what_is_about_several_ranks_takes_all_that_fit(self):
+        [cell] = expanded(target="allreduce").cells
+        assert (cell.spec.arrangement, cell.spec.world_size) == ("ddp", a_system().cpu.usable_cores)
+
+    def test_ranks_are_counted_for_each_node_and_so_is_memory(self):
+        [cell] = expanded(target="resnet50", ranks=2, nodes=3, rendezvous="a:1").cells
+        assert (cell.spec.world_size, cell.spec.nodes, cell.spec.rendezvous) == (6, 3, "a:1")
+        [here] = expanded(target="resnet50", ranks=2).cells
+        assert cell.memory_bytes == here.memory_bytes
+
+    def test_the_scaling_suite_goes_from_one_rank_to_all_nodes(self):
+        found = expanded(target="scaling", ranks=2, nodes=3, rendezvous="a:1").cells
+        sizes = {
+            (cell.spec.workload, cell.spec.world_size, cell.spec.nodes): cell.spec.rendezvous
+            for cell in found
+            if cell.pair is None
+        }
+        assert sizes == {
+            ("resnet50", 1, 1): "",
+            ("resnet50", 2, 1): "",
+            ("resnet50", 4, 2): "a:1",
+            ("resnet50", 6, 3): "a:1",
+            ("allreduce", 6, 3): "a:1",
+        }
+
+    def test_a_trap_that_doctor_finds_is_a_refusal_with_its_reason(self, monkeypatch):
+        monkeypatch.setattr(cells, "trap_of", lambda name: f"multiplying matrices in {name} dies of SIGILL")
+        with pytest.raises(BadValue, match="multiplying matrices in bf16 dies of SIGILL"):
+            expanded(target="resnet50", options={"precision": "bf16"})
+        assert expanded(target="resnet50", options={"precision": "fp32"}).cells

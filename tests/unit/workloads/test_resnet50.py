@@ -117,7 +117,7 @@ def test_the_same_seed_gives_the_same_losses():
     assert losses(ResNet50(**SMALL)) == losses(ResNet50(**SMALL))
 
 
-@pytest.mark.parametrize("change", [{"channels_last": True}, {"precision": "bf16"}])
+@pytest.mark.parametrize("change", [{"channels_last": True}, {"precision": "bf16"}, {"precision": "fp16"}])
 def test_layout_and_precision_change_the_way_but_not_the_result(change):
     exact, other = losses(ResNet50(**SMALL), steps=1), losses(ResNet50(**SMALL, **change), steps=1)
     assert other == pytest.approx(exact, rel=0.05)

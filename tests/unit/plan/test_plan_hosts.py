@@ -1,0 +1,33 @@
+"""Hosts from a list or a file."""
+
+import pytest
+
+from rigdyno.errors import BadValue
+from rigdyno.plan.hosts import read_hosts, rendezvous_of
+
+
+def test_a_list_and_a_file_say_the_same(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("# the rack\n10.0.0.1\nme@beta  # slow\n\n")
+    assert read_hosts(str(path)) == read_hosts("10.0.0.1, me@beta") == ("10.0.0.1", "me@beta")
+
+
+def test_the_first_is_met_at():
+    assert rendezvous_of(("me@alpha", "beta")) == "alpha:29500"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("alpha", "at least one other"),
+        ("alpha,-oProxyCommand=evil", "not '-oProxyCommand=evil'"),
+        ("alpha,be ta", "not 'be ta'"),
+        ("alpha,$(evil)", "not '$(evil)'"),
+        ("alpha,beta,alpha", "names alpha twice"),
+        ("", "at least one other"),
+    ],
+)
+def test_what_is_no_list_of_hosts(text, words):
+    with pytest.raises(BadValue) as refusal:
+        read_hosts(text)
+    assert words in str(refusal.value)
