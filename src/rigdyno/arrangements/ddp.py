@@ -21,7 +21,7 @@ PATIENCE = timedelta(seconds=120)  # for the others, in any one exchange: a rank
 
 @dataclass(frozen=True, kw_only=True)
 class Ddp:
-    """Several ranks that average their gradients, by PyTorch's DDP."""
+    """Several ranks that average their gradients (PyTorch DDP)."""
 
     launcher: ClassVar[str] = "torchrun"
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
