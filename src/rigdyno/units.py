@@ -62,6 +62,10 @@ def bytes_of_gbit(gigabits: float) -> float:
     return gigabits * 1e9 / 8
 
 
+def gbit_of_bytes(size: float) -> float:
+    return size * 8 / 1e9
+
+
 def seconds_of_ns(nanoseconds: float) -> float:
     return nanoseconds / NS_PER_S
 

@@ -19,6 +19,7 @@ from rigdyno.contracts import Place, Training
 from rigdyno.schema.record import Completed, Failed, Skipped
 from rigdyno.updates.plain import Plain
 from rigdyno.workloads.allreduce import AllReduce
+from rigdyno.workloads.resnet50 import ResNet50
 
 RANKS = 2
 TINY = ["--set", "batch_size=2", "--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
@@ -76,6 +77,22 @@ def test_ranks_with_half_of_the_batch_learn_what_one_learns_from_all_of_it(tmp_p
     for parameters in on_ranks(_train_my_half, tmp_path):
         for ours, whole in zip(parameters, expected, strict=True):
             assert torch.allclose(ours, whole, atol=1e-6)
+
+
+def _losses(place):
+    """Of a workload's own batches, which differ from rank to rank."""
+    training = ResNet50(batch_size=2, image_size=32, classes=10).build(place)
+    training = Ddp()._shared(training, place, lambda phase: None)
+    step = Plain().prepare(training, replace(place, world_size=1), Ranks("cpu"))
+    return [float(step(*next(training.batches))) for _ in range(2)]
+
+
+def test_the_same_seed_gives_the_same_losses_on_every_rank(tmp_path):
+    (tmp_path / "once").mkdir()
+    (tmp_path / "again").mkdir()
+    once, again = on_ranks(_losses, tmp_path / "once"), on_ranks(_losses, tmp_path / "again")
+    assert once == again
+    assert once[0] != once[1]
 
 
 def _collectives(place, arrangement):

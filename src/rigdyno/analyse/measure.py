@@ -109,8 +109,21 @@ def process_figures(cell: CellData) -> Process:
     if not judged:
         return Process({}, [Finding("INVALID", "too_few_steps", "no step was recorded")])
     figures = {kind: figure for kind, (figure, _) in zip(kinds, judged, strict=True)}
-    found = [finding for _, found in judged for finding in found] + _fallen(soaked) + unexplained(phases)
-    return Process(figures, merged(found), soaked, phases)
+    spoken = throttled_alike([found for _, found in judged])
+    return Process(figures, merged(spoken + _fallen(soaked) + unexplained(phases)), soaked, phases)
+
+
+def throttled_alike(kinds: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """Kinds of step take turns: what slows the machine slows all of them. One that falls alone has another reason."""
+    everything = [finding for found in kinds for finding in found]
+    if all(any(finding.code == "throttled" for finding in found) for found in kinds):
+        return everything
+    return [_fell_alone(finding) if finding.code == "throttled" else finding for finding in everything]
+
+
+def _fell_alone(finding: Finding) -> Finding:
+    sentence = f"{finding.sentence.removeprefix('throttled: ')}, and other kinds of step didn't"
+    return Finding("SUSPECT", "slowed_down", sentence)
 
 
 def _kind(cell: CellData, kind: str, ranks: Sequence[Rows], kinds: int) -> tuple[KindFigures, list[Finding]]:

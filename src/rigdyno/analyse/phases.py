@@ -13,9 +13,9 @@ from rigdyno.analyse.thresholds import UNEXPLAINED
 from rigdyno.analyse.verdict import Finding
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Phases
+from rigdyno.schema.samples import COMPUTING
 from rigdyno.units import show_percent
 
-COMPUTING = ("data", "forward", "backward", "optimizer")
 FORWARD = ("broadcast", "forward")
 BACKWARD = ("backward", "communication", "optimizer")
 

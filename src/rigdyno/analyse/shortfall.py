@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from statistics import fmean, median_low
 from typing import NamedTuple
 
-from rigdyno.analyse.phases import COMPUTING
 from rigdyno.schema.measured import Phases
+from rigdyno.schema.samples import COMPUTING
 
 
 class Shortfall(NamedTuple):

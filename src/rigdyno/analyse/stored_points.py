@@ -15,6 +15,7 @@ from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.scaling import Given, Point
 from rigdyno.schema.spec import RunSpec
+from rigdyno.units import gbit_of_bytes
 
 NOT_SET = "not set"
 
@@ -38,9 +39,12 @@ def given_by(runs: Sequence[StoredRun]) -> Given:
     suspect = [f"{name_of(each.spec)} is SUSPECT: {_why(each)}" for each in counting if each.status == "SUSPECT"]
     return Given(
         source=f"{counting[0].spec.workload} in {names}",
+        measured=True,
         points=points,
         unit=counting[0].facts.unit,
         batch=_batch(counting[0]),
+        bytes_per_step=_gradient_bytes(counting),
+        link_gbit_s=_swept_gbit_s([each for run in runs for each in run.measurements]),
         remarks=(*(f"left out: {name}" for name in left_out), *suspect),
     )
 
@@ -138,6 +142,22 @@ def _batch(measurement: Measurement) -> int | None:
     """None for a workload that has no such option."""
     batch = {**every_option(measurement.spec), **measurement.facts.settled}.get("batch_size")
     return batch if isinstance(batch, int) and batch > 0 else None
+
+
+def _gradient_bytes(measurements: Sequence[Measurement]) -> float | None:
+    """What the ranks of each step sent: known where there was more than one."""
+    sent = [each.facts.settled.get("gradient_bytes") for each in measurements]
+    return next((float(size) for size in sent if isinstance(size, (int, float)) and size > 0), None)
+
+
+def _swept_gbit_s(measurements: Sequence[Measurement]) -> float | None:
+    """Between nodes, by the largest all-reduce that was measured there."""
+    crossed = [each for each in measurements if each.spec.workload == "allreduce" and each.spec.nodes > 1]
+    sweeps = [each for each in crossed if each.kinds and each.status in ("VALID", "SUSPECT")]
+    if not sweeps:
+        return None
+    *_, largest = sweeps[-1].kinds.values()
+    return gbit_of_bytes(largest.throughput.value)
 
 
 def _too_few(points: Sequence[Point], spec: RunSpec, names: str, left_out: Sequence[str]) -> str:

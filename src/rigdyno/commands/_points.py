@@ -52,6 +52,8 @@ def link_of(given: Given, bytes_per_step: float | None, gbit_s: float | None) ->
         return None
     if moved is None:
         raise BadValue("how quick a link is says nothing without what goes over it; add --bytes-per-step")
+    if speed is None and bytes_per_step is None and given.measured:
+        return None  # what was sent is known from the runs; nobody has spoken of a link
     if speed is None:
         raise BadValue("how many bytes go over a link says nothing without how quick it is; add --link-gbit-s")
     return Link(bytes_per_step=moved, gbit_s=speed)

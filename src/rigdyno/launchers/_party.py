@@ -21,6 +21,7 @@ import msgspec
 from rigdyno import __version__
 from rigdyno.contracts import Exit
 from rigdyno.errors import RigdynoError
+from rigdyno.launchers._address import split_endpoint
 from rigdyno.schema.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -70,11 +71,6 @@ def hello() -> Hello:
 
     major_minor = ".".join(platform.python_version_tuple()[:2])
     return Hello(rigdyno=__version__, torch=str(torch.__version__), python=major_minor, host=socket.gethostname())
-
-
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    host, _, port = endpoint.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def own_address(endpoint: str) -> str:
@@ -184,6 +180,7 @@ class Member:
             over = self._store.check(["over"])  # asked first: a last cell may come before the answer
             if self._store.check([f"cell/{number}"]):
                 announced = msgspec.json.decode(self._store.get(f"cell/{number}"), type=Announcement)
+                _require_plain_name(announced.name)
                 number += 1
                 if self.node < announced.spec.nodes:
                     yield announced
@@ -202,6 +199,12 @@ class Member:
         ended = tuple((ended.rank, ended.code) for ended in exits if ended.rank is not None)
         sent = Sent(files=tuple(files), exits=ended)
         _put(self._store, f"sent/{announced.number}/{self.node}", msgspec.json.encode(sent))
+
+
+def _require_plain_name(name: str) -> None:
+    """It becomes a folder here, and comes from another machine."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise NoMeeting(f"the first node names a cell {name!r}, which can't be a folder of its own")
 
 
 def files_to_send(folder: Path) -> dict[str, bytes]:

@@ -9,16 +9,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
-
-import psutil
+from typing import TYPE_CHECKING, ClassVar
 
 from rigdyno.contracts import Exit, Requirement
 from rigdyno.errors import UsageError
-from rigdyno.launchers import _party
+from rigdyno.launchers._address import split_endpoint
 from rigdyno.launchers.process import ProcessLaunch, worker_environment
 from rigdyno.processes import child_command
 from rigdyno.schema.spec import RunSpec
+
+if TYPE_CHECKING:
+    from rigdyno.launchers._party import Announcement, Leader
 
 LOOPBACK = "127.0.0.1"
 EXITS = "torchrun.json"  # which ranks of a node ended badly, by exit code; the first one first
@@ -40,15 +41,15 @@ class Torchrun:
             return TorchrunLaunch(start_agent(_on_this_node(spec), spec, cell_folder, worker, LOOPBACK), cell_folder)
         leader = led(spec.rendezvous)
         announced = leader.announce(cell_folder.name, spec)
-        address, _ = _party.split_endpoint(spec.rendezvous)
+        address = split_endpoint(spec.rendezvous)[0]
         agent = start_agent(on_nodes(announced, 0, address), spec, cell_folder, worker, address)
         return NodesLaunch(agent, cell_folder, leader, announced)
 
 
-_meetings: dict[str, _party.Leader] = {}  # last as long as this process: cells come one after the other
+_meetings: dict[str, Leader] = {}  # last as long as this process: cells come one after the other
 
 
-def led(rendezvous: str) -> _party.Leader:
+def led(rendezvous: str) -> Leader:
     if rendezvous not in _meetings:
         raise UsageError(f"nobody has met at {rendezvous}")
     return _meetings[rendezvous]
@@ -56,7 +57,9 @@ def led(rendezvous: str) -> _party.Leader:
 
 def meet(rendezvous: str, nodes: int, why_not_coming: Callable[[int], str | None] | None = None) -> None:
     """Waits for all nodes; once for all cells of a run."""
-    leader = _party.Leader(rendezvous, nodes, _say, why_not_coming or (lambda node: None))
+    from rigdyno.launchers._party import Leader
+
+    leader = Leader(rendezvous, nodes, _say, why_not_coming or (lambda node: None))
     atexit.register(leader.close)
     _meetings[rendezvous] = leader
 
@@ -94,15 +97,14 @@ def _on_this_node(spec: RunSpec) -> Sequence[str]:
     )
 
 
-def on_nodes(announced: _party.Announcement, node: int, address: str) -> Sequence[str]:
+def on_nodes(announced: Announcement, node: int, address: str) -> Sequence[str]:
     spec = announced.spec
-    first, _ = _party.split_endpoint(spec.rendezvous)
     return (
         f"--nproc-per-node={spec.world_size // spec.nodes}",
         f"--nnodes={spec.nodes}",
         f"--node-rank={node}",
         "--max-restarts=0",
-        f"--master-addr={first}",
+        f"--master-addr={split_endpoint(spec.rendezvous)[0]}",
         f"--master-port={announced.port}",
         f"--local-addr={address}",
         f"--rdzv-conf=timeout={MEET_SECONDS}",
@@ -112,6 +114,8 @@ def on_nodes(announced: _party.Announcement, node: int, address: str) -> Sequenc
 
 def _listening_at(address: str) -> dict[str, str]:
     """Else Gloo and NCCL guess which of the interfaces is meant, or look up this machine's own name."""
+    import psutil  # takes as long to load as all else in a listing
+
     named = (name for name, known in psutil.net_if_addrs().items() if any(each.address == address for each in known))
     name = next(named, None)
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
@@ -142,8 +146,8 @@ class NodesLaunch(TorchrunLaunch):
         self,
         process: subprocess.Popen[bytes],
         cell_folder: Path,
-        leader: _party.Leader,
-        announced: _party.Announcement,
+        leader: Leader,
+        announced: Announcement,
     ) -> None:
         super().__init__(process, cell_folder)
         self._leader, self._announced = leader, announced

@@ -42,6 +42,7 @@ _FORMS = frozenset(form for _, form in STEP_FIELDS)  # telemetry's are among the
 # The phases of a training step, in the order that they come in. "broadcast": what an arrangement sends around before
 # the model computes; "communication": what of it is left to wait for when the gradients are computed.
 PHASES = ("data", "broadcast", "forward", "backward", "communication", "optimizer")
+COMPUTING = ("data", "forward", "backward", "optimizer")  # those in which a rank waits for no other
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

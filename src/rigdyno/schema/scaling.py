@@ -18,6 +18,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     """What a forecast starts from. None: nobody said."""
 
     source: str
+    measured: bool = False  # in stored runs, not by somebody who only gave the numbers
     points: tuple[Point, ...]  # in ascending order
     unit: str | None = None
     batch: int | None = None  # items that one device does in a step

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scripted_rows import noisy, step_header, step_rows, telemetry_rows
 
-from rigdyno.analyse.measure import CellData, measurements, process_figures, steady_of
+from rigdyno.analyse.measure import CellData, measurements, process_figures, steady_of, throttled_alike
 from rigdyno.analyse.streams import seconds_since, streams
+from rigdyno.analyse.verdict import Finding
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.estimate import Missing
 from rigdyno.schema.record import Completed, Facts, Failed, Quality, RunRecord, Skipped
@@ -256,3 +257,19 @@ class TestDamagedRows:
     def test_the_cell_is_named(self):
         found = process_figures(CellData(record(cell="tensor_add-3"), ((step_header(), spoilt("steps", 0)),)))
         assert "tensor_add-3" in found.findings[0].sentence
+
+
+class TestKindsThatTakeTurns:
+    FELL = Finding("INVALID", "throttled", "throttled: the read steps fell to 30 % of their early rate")
+    OTHER = Finding("SUSPECT", "drifting", "the copy steps got slower")
+
+    def test_a_machine_that_is_throttled_slows_all_of_them(self):
+        assert throttled_alike([[self.FELL], [self.FELL, self.OTHER]]) == [self.FELL, self.FELL, self.OTHER]
+        assert throttled_alike([[self.FELL]]) == [self.FELL]
+
+    def test_one_that_falls_alone_has_another_reason(self):
+        fell, other = throttled_alike([[self.FELL], [self.OTHER]])
+        assert (fell.severity, fell.code) == ("SUSPECT", "slowed_down")
+        assert fell.sentence == "the read steps fell to 30 % of their early rate, and other kinds of step didn't"
+        assert other == self.OTHER
+        assert throttled_alike([[], []]) == []

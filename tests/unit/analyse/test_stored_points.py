@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from scipy import stats
 
@@ -186,3 +187,24 @@ class TestTooFewSizes:
     def test_nothing_at_all(self):
         assert refused(run()) == "scaling.1 has no workload at 3 sizes; `rigdyno run scaling` measures such a curve"
         assert "no figure of resnet50" in refused(run(measured(1, verdict="INVALID")))
+
+
+def swept(nodes, verdict="VALID", speed=1.175e7):
+    sweep = measured(nodes, workload="allreduce", nodes=nodes, rendezvous="a:1", unit="byte", verdict=verdict)
+    kinds = {size: KindFigures(throughput=rate(each), step_seconds=rate(1.0)) for size, each in
+             (("4.00 kB", speed / 9), ("64.0 MB", speed))}  # fmt: skip
+    return msgspec.structs.replace(sweep, kinds=kinds)
+
+
+def test_what_is_sent_and_what_the_link_carries_come_from_the_runs_too():
+    curve = [measured(1), *(measured(ranks, settled={"gradient_bytes": 102_228_128}) for ranks in (2, 4))]
+    assert given_by([run(*THREE)]).bytes_per_step is None
+    given = given_by([run(*curve), run(swept(2), name="allreduce.1")])
+    assert given.bytes_per_step == 102_228_128
+    assert given.link_gbit_s == pytest.approx(0.094)
+    assert given.measured
+
+
+@pytest.mark.parametrize("sweep", [swept(1), swept(2, verdict="INVALID")])
+def test_a_sweep_that_has_crossed_no_link_or_can_not_be_believed_says_nothing(sweep):
+    assert given_by([run(*THREE, sweep)]).link_gbit_s is None

@@ -11,7 +11,8 @@ import pytest
 
 from rigdyno.contracts import Exit
 from rigdyno.launchers import _party
-from rigdyno.launchers._party import Hello, Leader, Member, NoMeeting, files_to_send, own_address, split_endpoint
+from rigdyno.launchers._address import split_endpoint
+from rigdyno.launchers._party import Hello, Leader, Member, NoMeeting, files_to_send, own_address
 from rigdyno.schema.spec import RunSpec
 
 LOOPBACK = "127.0.0.1"
@@ -95,6 +96,18 @@ def test_names_that_lead_elsewhere_are_not_written(endpoint, tmp_path):
         done.result(20)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["worker.0.json"]
     assert (folder / "worker.0.json").read_bytes() == b"ours"
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "", "..", "a/b"])
+def test_a_cell_whose_name_is_no_folder_is_refused(endpoint, name):
+    def member():
+        list(Member(endpoint, 1).cells())
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(member)
+        Leader(endpoint, 2).announce(name, spec(2))
+        with pytest.raises(NoMeeting, match="can't be a folder"):
+            done.result(20)
 
 
 def test_nodes_that_do_not_come_are_named(endpoint, impatient):
