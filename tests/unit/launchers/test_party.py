@@ -105,7 +105,8 @@ def test_a_cell_whose_name_is_no_folder_is_refused(endpoint, name):
 
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(member)
-        Leader(endpoint, 2).announce(name, spec(2))
+        leader = Leader(endpoint, 2)  # kept: the store is closed with it
+        leader.announce(name, spec(2))
         with pytest.raises(NoMeeting, match="can't be a folder"):
             done.result(20)
 
