@@ -35,6 +35,7 @@ Examples:
 @click.argument("target", required=False, metavar="SUITE|PLAN.toml|WORKLOAD|FILE.py:FUNCTION")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option of the workload.")
 @click.option("--sweep", multiple=True, metavar="KEY=A,B", help="Every one of these values in turn.")
+@click.option("--weights", metavar="FILE", help="A state dict to begin with, for a model that takes one.")
 @click.option("--budget", metavar="TIME", help="For everything together: 30s, 5m, 1h.")
 @click.option("--steps", type=int, help="At most so many steps after warm-up, in each process.")
 @click.option("--soak", metavar="TIME", help="One long run: burst against sustained, throttling recognised.")
@@ -137,6 +138,8 @@ def _request(target: str | None, flags: dict[str, Any]) -> Request:
         fields["hosts"], fields["nodes"] = hosts, fields.get("nodes") or len(hosts)
         fields["rendezvous"] = fields.get("rendezvous") or rendezvous_of(hosts)
     fields["options"] = dict(assignments(flags.get("settings") or (), "--set"))
+    if weights := fields.pop("weights", None):
+        fields["options"]["weights"] = weights
     fields["sweep"] = sweeps(flags.get("sweep") or ())
     for name in ("budget", "soak"):
         fields[f"{name}_seconds"] = seconds_from(flags[name]) if flags.get(name) else None

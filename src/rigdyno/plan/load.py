@@ -76,18 +76,17 @@ def _check(request: Request) -> None:
 def _check_nodes(request: Request) -> None:
     if not 1 <= request.nodes <= MOST_NODES:
         raise BadValue(f"nodes must be between 1 and {MOST_NODES}, not {request.nodes}")
+    if request.nodes == 1 and (request.node_rank or request.rendezvous):
+        raise UsageError("--node-rank and --rendezvous are for several nodes; add --nodes")
     if not 0 <= request.node_rank < request.nodes:
-        raise BadValue(
-            f"node_rank must be between 0 and {request.nodes - 1} with {request.nodes} nodes, not {request.node_rank}"
-        )
+        most = request.nodes - 1
+        raise BadValue(f"node_rank must be between 0 and {most} with {request.nodes} nodes, not {request.node_rank}")
     host, _, port = request.rendezvous.rpartition(":")
     if request.nodes > 1 and not (host and port.isdecimal() and 0 < int(port) < 2**16):
         wrong = f"not '{request.rendezvous}'" if request.rendezvous else "with --rendezvous"
         raise BadValue(f"several nodes need HOST:PORT of the first one, {wrong}; e.g. 10.0.0.1:29500")
     if request.hosts and (len(request.hosts) != request.nodes or request.node_rank):
         raise UsageError("--hosts says how many nodes there are, and starts them: leave out --nodes and --node-rank")
-    if request.nodes == 1 and request.rendezvous:
-        raise UsageError("--rendezvous is for several nodes; add --nodes")
 
 
 def _counts(request: Request) -> dict[str, int | None]:
