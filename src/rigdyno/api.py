@@ -5,7 +5,6 @@ The commands are made of the same pieces.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +43,7 @@ from rigdyno.schema.spec import Plan, Value
 from rigdyno.schema.system import System
 from rigdyno.schema.view import View
 from rigdyno.store.folder import RunFolder, StoredCell
-from rigdyno.store.location import runs_root
+from rigdyno.store.location import runs_root, utf8
 from rigdyno.units import seconds_from
 
 
@@ -82,7 +81,7 @@ class Run:
         return duel_of(arms, plan.duel)
 
     def view(self) -> View:
-        saved_in = _utf8(str(self.path))
+        saved_in = utf8(str(self.path))
         duel = self.duel
         if duel is not None and self.head.plan.is_duel:
             return duel_view(self.head, duel, saved_in, self._warnings())
@@ -93,7 +92,7 @@ class Run:
     def _warnings(self) -> tuple[str, ...]:
         unfinished = self._unfinished()
         late = () if unfinished is None else (f"{unfinished}; {self._resume()}",)
-        return tuple(_utf8(text) for text in (*self.warnings, *late))
+        return tuple(utf8(text) for text in (*self.warnings, *late))
 
     def _unfinished(self) -> str | None:
         """A duel leaves pairs over when it is decided or its time is up: that is no loss. Of those for a suite's own
@@ -112,11 +111,6 @@ class Run:
         if any(is_own_loop(cell.spec) for cell in self.head.plan.cells):
             return "the script that ran it must run again"
         return f"go on with: rigdyno run --resume {self.path}"
-
-
-def _utf8(text: str) -> str:
-    """A folder's name may be any bytes; a report is UTF-8."""
-    return os.fsencode(text).decode("utf-8", "replace")
 
 
 def readable(cells: Sequence[StoredCell], warnings: list[str]) -> list[CellData]:

@@ -58,6 +58,11 @@ def bytes_from(text: str) -> int:
     return int(float(match[1]) * _BYTES[match[2]])
 
 
+def bus_bytes(size: float, ranks: int) -> float:
+    """What a ring all-reduce of so many bytes moves over each link; nccl-tests define bus bandwidth by it."""
+    return 2 * (ranks - 1) / ranks * size
+
+
 def bytes_of_gbit(gigabits: float) -> float:
     return gigabits * 1e9 / 8
 

@@ -52,6 +52,14 @@ def on_both(hosts, folder, *arguments):
     return nodes[0].run(), endings
 
 
+def both_stepping(hosts, folder):
+    first, second = hosts
+    ours = Node(first, 0, folder, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "5m")
+    theirs = Node(second, 1, folder, first, "resnet50")
+    until(lambda: steps_began(ours.store, rows=3), "the ranks were stepping")
+    return ours, theirs
+
+
 def sentence_of(run):
     [sentence] = run.view().closing
     return sentence
@@ -102,10 +110,7 @@ def test_a_host_that_is_busy_with_something_else_is_named(tmp_path):
 
 def test_a_rank_that_is_lost_on_another_host_is_named(tmp_path):
     with two_hosts() as hosts:
-        first, second = hosts
-        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "5m")
-        theirs = Node(second, 1, tmp_path, first, "resnet50")
-        until(lambda: steps_began(ours.store, rows=3), "the ranks were stepping")
+        ours, theirs = both_stepping(hosts, tmp_path)
         (worker,) = theirs.store.glob("*/*/worker.1.pid")
         subprocess.run(["kill", "-9", worker.read_text()], check=True)
         code, _ = ours.ended()
@@ -121,10 +126,7 @@ def test_a_rank_that_is_lost_on_another_host_is_named(tmp_path):
 
 def test_a_first_node_that_is_killed_leaves_no_rank_on_the_other(tmp_path):
     with two_hosts() as hosts:
-        first, second = hosts
-        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "5m")
-        theirs = Node(second, 1, tmp_path, first, "resnet50")
-        until(lambda: steps_began(ours.store, rows=3), "the ranks were stepping")
+        ours, theirs = both_stepping(hosts, tmp_path)
         ours.process.send_signal(signal.SIGKILL)
         code, log = theirs.ended()
         assert code == 2

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rigdyno.analyse.forecast import Curve
 from rigdyno.schema.scaling import Expected, Link
-from rigdyno.units import bytes_of_gbit
+from rigdyno.units import bus_bytes, bytes_of_gbit
 
 
 def nodes_for(devices: int, devices_per_node: int) -> int:
@@ -26,7 +26,7 @@ def step_seconds(devices: int, batch: int, throughput: float) -> float:
 
 def transfer_seconds(link: Link, nodes: int) -> float:
     """No all-reduce over such links is quicker, unless it sends less than the gradients."""
-    return 2 * (nodes - 1) / nodes * link.bytes_per_step / bytes_of_gbit(link.gbit_s)
+    return bus_bytes(link.bytes_per_step, nodes) / bytes_of_gbit(link.gbit_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,8 @@ from rigdyno.units import show_percent
 
 Samples = tuple[Header, Rows]
 
+Settled = tuple[Rows, Steady]
+
 STEPS_OF_ONE = "the steps of one process"
 
 
@@ -98,10 +100,10 @@ def process_figures(cell: CellData) -> Process:
         if cell.telemetry is not None:
             check_telemetry(cell.telemetry[1])
         ranks = [streams(header, rows) for header, rows in cell.steps]
-        kinds = list(dict.fromkeys(kind for rank in ranks for kind in rank))
-        judged = [_kind(cell, kind, [rank[kind] for rank in ranks if kind in rank], len(kinds)) for kind in kinds]
+        kinds = {kind: _settled(ranks, kind) for kind in dict.fromkeys(kind for rank in ranks for kind in rank)}
+        judged = [_kind(cell, kind, settled, len(kinds)) for kind, settled in kinds.items()]
         soaked = _soak(cell, ranks)
-        phases = _phases(cell, ranks)
+        phases = _phases(cell, list(kinds.values()))
     except TimeRanBackwards as error:
         return Process({}, [Finding("INVALID", "clock_jumped", str(error))])
     except DamagedRun as error:
@@ -126,18 +128,22 @@ def _fell_alone(finding: Finding) -> Finding:
     return Finding("SUSPECT", "slowed_down", sentence)
 
 
-def _kind(cell: CellData, kind: str, ranks: Sequence[Rows], kinds: int) -> tuple[KindFigures, list[Finding]]:
-    steadies = [steady_of(rows) for rows in ranks]
-    kept = [rows[steady.start :] for rows, steady in zip(ranks, steadies, strict=True)]
+def _settled(ranks: Sequence[dict[str, Rows]], kind: str) -> list[Settled]:
+    """The steps of this kind, rank by rank, and where they are steady."""
+    return [(rank[kind], steady_of(rank[kind])) for rank in ranks if kind in rank]
+
+
+def _kept(ranks: Sequence[Settled]) -> list[Rows]:
+    return [rows[steady.start :] for rows, steady in ranks]
+
+
+def _kind(cell: CellData, kind: str, ranks: Sequence[Settled], kinds: int) -> tuple[KindFigures, list[Finding]]:
+    kept = _kept(ranks)
     unit = f"{cell.record.facts.unit}/s"
     rates = [throughput_estimate(items(rows), row_seconds(rows), unit) for rows in kept]
     medians = [median_estimate(step_seconds(rows), "s", of=STEPS_OF_ONE) for rows in kept]
     name = f"{kind} steps" if kinds > 1 else "steps"
-    found = [
-        finding
-        for rows, steady in zip(ranks, steadies, strict=True)
-        for finding in findings(_evidence(cell, rows, steady, name))
-    ]
+    found = [finding for rows, steady in ranks for finding in findings(_evidence(cell, rows, steady, name))]
     found += [finding for rate in rates if (finding := imprecise(rate, name)) is not None]
     # Ranks wait for each other: the step of all takes as long as that of the slowest.
     slowest, rate = max(medians, key=lambda each: each.value), sum_over_ranks(rates)
@@ -163,13 +169,12 @@ def _soak(cell: CellData, ranks: Sequence[dict[str, Rows]]) -> Soak | None:
     return soak(next(iter(ranks[0].values())), None if cell.telemetry is None else cell.telemetry[1])
 
 
-def _phases(cell: CellData, ranks: Sequence[dict[str, Rows]]) -> Phases | None:
+def _phases(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> Phases | None:
     """Of training, which has one kind of step."""
-    if not cell.phases or len(cell.phases) != len(ranks):
+    if len(kinds) != 1 or len(cell.phases) != len(kinds[0]):
         return None
-    kept = [rows[steady_of(rows).start :] for rank in ranks for rows in rank.values()]
     timed = [streams(header, rows) for header, rows in cell.phases]
-    return phases_of(kept, timed, f"{cell.record.facts.unit}/s")
+    return phases_of(_kept(kinds[0]), timed, f"{cell.record.facts.unit}/s")
 
 
 def _fallen(soaked: Soak | None) -> list[Finding]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from rigdyno.commands._shared import newest_or, utf8
+from rigdyno.commands._shared import newest_or
 from rigdyno.errors import BadValue, UsageError
 from rigdyno.schema.scaling import Given, Link, Point
+from rigdyno.store.location import utf8
 
 
 def given_points(arguments: tuple[str, ...], out: str | None) -> Given:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,8 +68,3 @@ def newest_or(runs: tuple[str, ...], out: str | None) -> list[Path]:
     if not folders:
         raise UsageError(f"there is no run in {root} yet; `rigdyno` makes one in a minute")
     return [folders[-1].path]
-
-
-def utf8(text: str) -> str:
-    """A folder's name may be any bytes; a report is UTF-8."""
-    return os.fsencode(text).decode("utf-8", "replace")

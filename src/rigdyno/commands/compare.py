@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._shared import newest_or, out_option, rendered, utf8
+from rigdyno.commands._shared import newest_or, out_option, rendered
 from rigdyno.errors import EXIT_DONE, EXIT_NOTHING_MEASURED, EXIT_SLOWER, BadValue, UnknownName, UsageError
 from rigdyno.report.comparison import comparison_view, demand_sentence
 from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Reason
 from rigdyno.store.files import write_json
+from rigdyno.store.location import utf8
 from rigdyno.units import share_from, show_percent
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ import click
 
 from rigdyno import catalogue
 from rigdyno.commands._points import batch_of, given_points, link_of, require_room
-from rigdyno.commands._shared import out_option, rendered, utf8
+from rigdyno.commands._shared import out_option, rendered
 from rigdyno.errors import EXIT_DONE, BadValue, UsageError
 from rigdyno.schema.scaling import Given, Link, Point
+from rigdyno.store.location import utf8
 
 if TYPE_CHECKING:
     from rigdyno.analyse.forecast import Curve

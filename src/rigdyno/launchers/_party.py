@@ -76,8 +76,7 @@ def hello() -> Hello:
 def own_address(endpoint: str) -> str:
     """The address of this node by which it talks to the first one; nothing is sent."""
     host, port = split_endpoint(endpoint)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, port))
         except OSError as error:
@@ -251,10 +250,14 @@ def _came(store: TCPStore, key: str, seconds: float) -> bool:
 
 def _bound(host: str, port: int) -> int:
     """Whether it could be listened at; 0 gives a free port."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+    with socket.socket(_family(host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
         return int(probe.getsockname()[1])
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _nodes(nodes: Sequence[int]) -> str:

@@ -6,31 +6,19 @@ import atexit
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
 
-from rigdyno.contracts import Requirement
-from rigdyno.launchers.torchrun import Torchrun, TorchrunLaunch
-from rigdyno.schema.spec import RunSpec
+from rigdyno.launchers.torchrun import Torchrun
 
 CONNECT_SECONDS = 15
 GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ssh:
+class Ssh(Torchrun):
     """Several nodes by torchrun, the others reached over ssh"""
-
-    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
-
-    def start(
-        self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int], turns: int | None = None
-    ) -> TorchrunLaunch:
-        """The nodes have met before: only who calls them is different."""
-        return Torchrun().start(spec, cell_folder, worker, turns)
 
 
 class Called:

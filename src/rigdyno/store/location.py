@@ -40,3 +40,8 @@ def _configured() -> Path | None:
         return Path(runs).expanduser()
     except RuntimeError:
         raise BadValue(f"{path}:{line_of(path, 'runs')}: nobody's home is in {runs!r}") from None
+
+
+def utf8(text: str) -> str:
+    """A folder's name may be any bytes; a report is UTF-8."""
+    return os.fsencode(text).decode("utf-8", "replace")

@@ -9,8 +9,9 @@ from rigdyno.analyse.matching import every_option
 from rigdyno.reference.published import PublishedScaling, resnet50_scaling
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import KindFigures, Measurement, Phases
+from rigdyno.schema.samples import PHASES
 from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
-from rigdyno.units import bytes_from, rate_unit, show_number, show_percent
+from rigdyno.units import bus_bytes, bytes_from, rate_unit, show_number, show_percent
 
 NODES = Column(key="nodes", title="nodes")
 FORWARD = Column(key="forward", title="fwd")
@@ -19,10 +20,7 @@ OVERALL = Column(key="overall", title="overall")
 SPEEDUP = Column(key="speedup", title="speedup")
 EFFICIENCY = Column(key="efficiency", title="of ideal")
 
-PHASE_TITLES = {
-    "data": "data", "broadcast": "broadcast", "forward": "forward", "backward": "backward",
-    "communication": "exposed", "optimizer": "optimizer",
-}  # fmt: skip
+_SHOWN = 1e-3  # seconds: a phase that is shorter everywhere needs no column
 
 
 def curve(measurements: Sequence[Measurement]) -> list[Measurement]:
@@ -134,14 +132,14 @@ def efficiency(each: Measurement, first: Measurement) -> Entry:
 
 def spent(found: Sequence[Measurement]) -> Table:
     """What a step was spent on, rank by rank for the largest number of ranks."""
-    timed = [each for each in found if each.phases is not None]
+    timed = [(each, each.phases) for each in found if each.phases is not None]
     if not timed:
         return Table(title="", columns=(), rows=())
-    names = [name for name in PHASE_TITLES if any(_mean(each.phases, name) >= _SHOWN for each in timed)]
-    largest = timed[-1]
-    rows = [_spent_row(_ranks(each), _means(each.phases), names) for each in timed]
-    if largest.phases is not None and len(largest.phases.by_rank) > 1:
-        rows += [_spent_row(f"  rank {number}", rank, names) for number, rank in enumerate(largest.phases.by_rank)]
+    names = [name for name in PHASES if any(_mean(phases, name) >= _SHOWN for _, phases in timed)]
+    rows = [_spent_row(_ranks(each), _means(phases), names) for each, phases in timed]
+    _, largest = timed[-1]
+    if len(largest.by_rank) > 1:
+        rows += [_spent_row(f"  rank {number}", rank, names) for number, rank in enumerate(largest.by_rank)]
     return Table(
         title="Where the time of a step goes",
         columns=(
@@ -149,11 +147,8 @@ def spent(found: Sequence[Measurement]) -> Table:
             *(_phase_column(name) for name in names),
         ),
         rows=tuple(rows),
-        notes=_spent_notes(timed),
+        notes=_spent_notes([phases for _, phases in timed]),
     )
-
-
-_SHOWN = 1e-3  # seconds: a phase that is shorter everywhere needs no column
 
 
 def _ranks(each: Measurement) -> str:
@@ -161,7 +156,7 @@ def _ranks(each: Measurement) -> str:
 
 
 def _phase_column(name: str) -> Column:
-    return Column(key=name, title=PHASE_TITLES[name])
+    return Column(key=name, title="exposed" if name == "communication" else name)
 
 
 def _spent_row(what: str, seconds: Mapping[str, float], names: Sequence[str]) -> Row:
@@ -174,20 +169,20 @@ def _seconds(value: float | None) -> Entry:
     return Text(text=f"{1000 * value:,.0f} ms")
 
 
-def _spent_notes(timed: Sequence[Measurement]) -> tuple[str, ...]:
-    explained = min((each.phases.explained for each in timed if each.phases), key=lambda share: -abs(share - 1))
+def _spent_notes(timed: Sequence[Phases]) -> tuple[str, ...]:
+    explained = max((phases.explained for phases in timed), key=lambda share: abs(share - 1))
     return (
         "broadcast: the first rank's buffers, before the forward pass; exposed: waiting for others' gradients that the "
         f"backward pass didn't hide; the phases add up to {show_percent(explained)} of the step",
     )
 
 
-def _means(phases: Phases | None) -> dict[str, float]:
-    return {name: _mean(phases, name) for name in (phases.by_rank[0] if phases is not None else ())}
+def _means(phases: Phases) -> dict[str, float]:
+    return {name: _mean(phases, name) for name in phases.by_rank[0]}
 
 
-def _mean(phases: Phases | None, name: str) -> float:
-    return 0.0 if phases is None else fmean(rank.get(name, 0.0) for rank in phases.by_rank)
+def _mean(phases: Phases, name: str) -> float:
+    return fmean(rank.get(name, 0.0) for rank in phases.by_rank)
 
 
 def link(measurements: Sequence[Measurement]) -> Table:
@@ -229,8 +224,7 @@ def _link_rows(found: Measurement) -> list[Row]:
 
 def _seconds_each(found: Measurement, size: str, figures: KindFigures) -> float:
     """From the bus bandwidth: a step may be many small ones."""
-    ranks = found.spec.world_size
-    return 2 * (ranks - 1) / ranks * bytes_from(size) / figures.throughput.value
+    return bus_bytes(bytes_from(size), found.spec.world_size) / figures.throughput.value
 
 
 def published() -> Table:

@@ -12,13 +12,11 @@ STRAGGLES = 1.15  # times what the others compute: processes of the same code di
 
 
 def closing(curve: Sequence[Measurement], measurements: Sequence[Measurement]) -> tuple[str, ...]:
-    timed = [each for each in curve if each.phases is not None]
-    if len(timed) < 2 or timed[0].spec.world_size != 1 or timed[0].phases is None or timed[-1].phases is None:
+    timed = [(each, each.phases) for each in curve if each.phases is not None]
+    if len(timed) < 2 or timed[0][0].spec.world_size != 1:
         return ()
-    largest = timed[-1]
-    assert largest.phases is not None
-    found = shortfall(timed[0].phases, largest.phases)
-    return (_sentence(found, largest, measurements),)
+    (_, alone), (largest, together) = timed[0], timed[-1]
+    return (_sentence(shortfall(alone, together), largest, measurements),)
 
 
 def _sentence(found: Shortfall, largest: Measurement, measurements: Sequence[Measurement]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rigdyno.contracts import CannotRun, Place, Requirement, Step, Steps
 from rigdyno.schema.system import System
-from rigdyno.units import show_bytes
+from rigdyno.units import bus_bytes, show_bytes
 from rigdyno.workloads._options import whole_number
 from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, waiter
 
@@ -80,7 +80,7 @@ class _Sums:
         from torch.distributed import all_reduce
 
         ranks, tensor, wait = self._place.world_size, self._tensor(size), self._wait
-        share = 2 * (ranks - 1) / ranks * size / ranks * count
+        share = count * bus_bytes(size, ranks) / ranks
 
         def reduce() -> float:
             for _ in range(count):
