@@ -43,6 +43,24 @@ class ValueBar(Bar):
         return self.value <= self.bar if self.at == "most" else self.value >= self.bar
 
 
+@dataclass(frozen=True)
+class NotMeasured(Bar):
+    """A claim that nothing was found out about, which is not one that holds."""
+
+    why: str = field(default="")
+
+    @classmethod
+    def because(cls, name: str, why: str, bar: float, at: Literal["most", "least"]) -> NotMeasured:
+        return cls(name, math.nan, math.nan, math.nan, "not measured", bar, at, why)
+
+    @property
+    def holds(self) -> bool:
+        return False
+
+    def as_json(self) -> dict[str, object]:
+        return {**super().as_json(), "value": None, "low": None, "high": None}
+
+
 def median_bar(name: str, values: list[float], unit: str, bar: float) -> Bar:
     estimate = median_estimate(values, unit, independent=True)
     return Bar(name, estimate.value, estimate.low, estimate.high, unit, bar)

@@ -1,0 +1,186 @@
+"""The networks that private training is timed on, each with a batch of made-up data of its shape."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from rigdyno.engines.dp import replace_batch_norm
+from rigdyno.workloads._resnet import Network as ResNet50
+
+# EfficientNet-B0 (Tan and Le, 2019): expansion, kernel, stride, outputs, blocks of each stage.
+STAGES = (
+    (1, 3, 1, 16, 1),
+    (6, 3, 2, 24, 2),
+    (6, 5, 2, 40, 2),
+    (6, 3, 2, 80, 3),
+    (6, 5, 1, 112, 3),
+    (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
+)
+FIRST, LAST = 32, 1280
+
+
+def normed(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True):
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(outputs), *([nn.SiLU(inplace=True)] if active else []))
+
+
+class SqueezeExcitation(nn.Module):
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc1 = nn.Conv2d(channels, squeezed, 1)
+        self.fc2 = nn.Conv2d(squeezed, channels, 1)
+        self.activation = nn.SiLU(inplace=True)
+        self.scale_activation = nn.Sigmoid()
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps * self.scale_activation(self.fc2(self.activation(self.fc1(self.avgpool(maps)))))
+
+
+class MBConv(nn.Module):
+    def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        layers = [normed(inputs, wide, 1)] if expansion > 1 else []
+        layers += [normed(wide, wide, kernel, stride, wide), SqueezeExcitation(wide, max(1, inputs // 4))]
+        self.block = nn.Sequential(*layers, normed(wide, outputs, 1, active=False))
+        self.kept = stride == 1 and inputs == outputs
+
+    def forward(self, maps: Tensor) -> Tensor:
+        found = self.block(maps)
+        return found + maps if self.kept else found
+
+
+class EfficientNetB0(nn.Module):
+    """With torchvision's parameter names; without its stochastic depth and dropout, which would make steps differ."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        layers, inputs = [normed(3, FIRST, 3, 2)], FIRST
+        for expansion, kernel, stride, outputs, blocks in STAGES:
+            first = MBConv(inputs, outputs, expansion, kernel, stride)
+            rest = [MBConv(outputs, outputs, expansion, kernel, 1) for _ in range(blocks - 1)]
+            layers.append(nn.Sequential(first, *rest))
+            inputs = outputs
+        self.features = nn.Sequential(*layers, normed(inputs, LAST, 1))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Sequential(nn.Dropout(0.0), nn.Linear(LAST, classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.avgpool(self.features(images)).flatten(1))
+
+
+class Residual(nn.Module):
+    """ResNet-18's block."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU()
+        self.downsample = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        kept = maps if self.downsample is None else self.downsample(maps)
+        return self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(maps))))) + kept)
+
+
+def resnet18(classes: int) -> nn.Module:
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    inputs = 64
+    for number in range(4):
+        outputs = 64 * 2**number
+        layers += [Residual(inputs, outputs, 1 if number == 0 else 2), Residual(outputs, outputs, 1)]
+        inputs = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+
+
+class Block(nn.Module):
+    """A transformer's, with the norm first."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        normed = self.norm1(tokens)
+        tokens = tokens + self.attention(normed, normed, normed, need_weights=False)[0]
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+class ViT(nn.Module):
+    """ViT-Ti/16's sizes, with six blocks and the mean over patches in place of a token of its own."""
+
+    def __init__(self, classes: int, side: int = 224, width: int = 192, blocks: int = 6) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.places = nn.Embedding((side // 16) ** 2, width)
+        self.blocks = nn.Sequential(*(Block(width, 3) for _ in range(blocks)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.patches(images).flatten(2).transpose(1, 2)
+        places = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
+        return self.head(self.norm(self.blocks(tokens + self.places(places))).mean(dim=1))
+
+
+class Transformer(nn.Module):
+    """Two layers over 128 tokens of a vocabulary of 10,000."""
+
+    def __init__(self, classes: int, words: int = 10_000, length: int = 128, width: int = 256) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(Block(width, 4), Block(width, 4))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
+        return self.head(self.norm(self.blocks(self.words(tokens) + self.places(places))).mean(dim=1))
+
+
+def mnist_cnn(classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1),
+        nn.Flatten(), nn.Linear(32 * 4 * 4, 32), nn.ReLU(), nn.Linear(32, classes),
+    )  # fmt: skip
+
+
+CLASSES = {"efficientnet_b0": 100, "resnet18": 100, "resnet50": 1000, "vit": 100, "transformer": 2, "mnist_cnn": 10}
+
+
+def network(name: str) -> nn.Module:
+    """From the same weights each time, with GroupNorm in BatchNorm's place."""
+    torch.manual_seed(0)
+    makers = {
+        "efficientnet_b0": EfficientNetB0,
+        "resnet18": resnet18,
+        "resnet50": ResNet50,
+        "vit": ViT,
+        "transformer": Transformer,
+        "mnist_cnn": mnist_cnn,
+    }
+    return replace_batch_norm(makers[name](CLASSES[name])).train()
+
+
+def batch(name: str, samples: int) -> tuple[Tensor, Tensor]:
+    chance = torch.Generator().manual_seed(1)
+    answers = torch.randint(CLASSES[name], (samples,), generator=chance)
+    if name == "transformer":
+        return torch.randint(10_000, (samples, 128), generator=chance), answers
+    channels, side = {"efficientnet_b0": (3, 32), "resnet18": (3, 64), "mnist_cnn": (1, 28)}.get(name, (3, 224))
+    return torch.randn(samples, channels, side, side, generator=chance), answers
+
+
+def parameters(net: nn.Module) -> int:
+    return sum(math.prod(parameter.shape) for parameter in net.parameters())

@@ -1,0 +1,148 @@
+"""What one use of one parameter adds to every sample's gradient, held in the cheapest form that can still be weighed.
+
+Per sample: the gradients themselves, where they are small. Outer: the layer's inputs and output gradients, whose
+products are never built; their norm comes from Gram matrices, and the weighed sum is one ordinary product of matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rigdyno.engines.dp.norms import gram_norms, product_norms, squared_norms
+
+# Writing a gradient and reading it twice costs as much time as this many multiply-adds for each of its values.
+TRAFFIC = 40.0
+
+
+class Contribution(Protocol):
+    def squared_norms(self) -> Tensor:
+        """(samples,) in float64."""
+
+    def per_sample(self) -> Tensor:
+        """(samples, *shape of the parameter)."""
+
+    def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
+        """into = beta * into + sum over samples of weight * gradient; no weights: all one."""
+
+
+class PerSample:
+    """Gradients that are there anyway, with their norms where the kernel that made them gave those too.
+
+    `order` says which axis of a gradient is which of the parameter's: kernels keep the channels innermost."""
+
+    def __init__(self, gradients: Tensor, squared: Tensor | None = None, order: Sequence[int] | None = None) -> None:
+        self._gradients, self._squared, self._order = gradients, squared, order
+
+    def squared_norms(self) -> Tensor:
+        return squared_norms(self._gradients) if self._squared is None else self._squared
+
+    def per_sample(self) -> Tensor:
+        if self._order is None:
+            return self._gradients
+        return self._gradients.permute(0, *(axis + 1 for axis in self._order))
+
+    def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
+        rows = self._gradients.flatten(1)
+        if weights is None:
+            weights = rows.new_ones(len(rows))
+        if self._order is None:
+            into.view(-1).addmv_(rows.T, weights, beta=beta)
+        else:
+            put((weights @ rows).view(self._gradients.shape[1:]).permute(*self._order), into, beta)
+
+
+class Outer:
+    """sum over t of g_t x_t' for a weight of (outputs, inputs); x (samples, T, inputs), g (samples, T, outputs)."""
+
+    def __init__(self, inputs: Tensor, gradients: Tensor) -> None:
+        self._inputs, self._gradients = inputs, gradients
+        self._built: PerSample | None = None
+
+    def squared_norms(self) -> Tensor:
+        terms, width, height = self._inputs.shape[1], self._inputs.shape[2], self._gradients.shape[2]
+        if terms == 1:
+            return product_norms(self._inputs, self._gradients)
+        if gram_is_cheaper(terms, width, height):
+            return gram_norms(self._inputs, self._gradients)
+        self._built = PerSample(self.per_sample())
+        del self._inputs, self._gradients
+        return self._built.squared_norms()
+
+    def per_sample(self) -> Tensor:
+        return self._built.per_sample() if self._built else self._gradients.mT @ self._inputs
+
+    def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
+        if self._built:
+            self._built.add_weighed(weights, into, beta)
+            return
+        gradients = self._gradients if weights is None else self._gradients * weights[:, None, None]
+        matrix = into.view(gradients.shape[2], self._inputs.shape[2])
+        matrix.addmm_(gradients.flatten(0, 1).T, self._inputs.flatten(0, 1), beta=beta)
+
+
+def as_rows(values: Tensor) -> Tensor:
+    """(samples, ..., features) as (samples, T, features)."""
+    return values.unsqueeze(1) if values.dim() == 2 else values.flatten(1, -2)
+
+
+def put(found: Tensor, into: Tensor, beta: float) -> None:
+    into.add_(found) if beta else into.copy_(found)
+
+
+def gram_is_cheaper(terms: int, width: int, height: int) -> bool:
+    """Than building the gradient of width x height, which then saves the product of matrices at the end."""
+    return terms * terms * (width + height) < TRAFFIC * width * height
+
+
+class Slice:
+    """Rows of a parameter that packs several, such as the three projections of an attention."""
+
+    def __init__(self, contribution: Contribution, first: int, last: int, shape: torch.Size) -> None:
+        self.first, self.last = first, last
+        self._contribution, self._shape = contribution, shape
+
+    def squared_norms(self) -> Tensor:
+        return self._contribution.squared_norms()
+
+    def per_sample(self) -> Tensor:
+        own = self._contribution.per_sample()
+        whole = own.new_zeros(len(own), *self._shape)
+        whole[:, self.first : self.last] = own
+        return whole
+
+    def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
+        if beta == 0.0:
+            into.zero_()
+        self._contribution.add_weighed(weights, into[self.first : self.last], 1.0)
+
+
+class Disjoint:
+    """Slices that don't touch: their squared norms add up."""
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        self._slices = slices
+
+    def squared_norms(self) -> Tensor:
+        return torch.stack([piece.squared_norms() for piece in self._slices]).sum(dim=0)
+
+    def per_sample(self) -> Tensor:
+        return torch.stack([piece.per_sample() for piece in self._slices]).sum(dim=0)
+
+    def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
+        for piece in self._slices:
+            piece.add_weighed(weights, into, beta)
+            beta = 1.0
+
+
+def summed(uses: list[Contribution]) -> Contribution:
+    """A parameter that is used several times has one gradient a sample, and its norm isn't the sum of theirs."""
+    if len(uses) == 1:
+        return uses[0]
+    slices = [use for use in uses if isinstance(use, Slice)]
+    if len(slices) == len(uses) and len({piece.first for piece in slices}) == len(slices):
+        return Disjoint(slices)
+    return PerSample(torch.stack([use.per_sample() for use in uses]).sum(dim=0))

@@ -1,0 +1,203 @@
+"""Private training in three lines: the same network, optimizer and loop, with clipping, noise and Poisson batches.
+
+engine = PrivacyEngine()
+network, optimizer, loader = engine.make_private(
+    module=network, optimizer=optimizer, data_loader=loader, noise_multiplier=1.1, max_grad_norm=1.0)
+...
+engine.get_epsilon(delta=1e-5)
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from rigdyno.engines.dp.accounting import Epsilon, noise_multiplier_for
+from rigdyno.engines.dp.clipping import Bound, Clipping, Reduction
+from rigdyno.engines.dp.errors import BadSetting, MissingExtra, Unprotected
+from rigdyno.engines.dp.examine import refuse
+from rigdyno.engines.dp.kernels import why_not
+from rigdyno.engines.dp.ledger import Ledger
+from rigdyno.engines.dp.noise import Noise, noise_source
+from rigdyno.engines.dp.ranks import Ranks
+from rigdyno.engines.dp.sampling import PoissonLoader, private_loader
+from rigdyno.engines.dp.wiring import Wiring
+
+
+def use_kernels(asked: bool | None) -> bool:
+    reason = why_not()
+    if asked and reason is not None:
+        raise MissingExtra(f"kernels were asked for: {reason}")
+    return asked is not False and reason is None
+
+
+class PrivacyEngine:
+    """Holds what is spent; one engine trains one network."""
+
+    def __init__(
+        self,
+        *,
+        secure: bool = False,
+        ledger: Path | str | None = None,
+        generator: torch.Generator | None = None,
+        kernels: bool | None = None,
+    ) -> None:
+        """`secure`: noise and sampling from the system's cryptographic source, and nothing repeats. `ledger`: a file
+        that counts over several runs. `kernels`: Numba's, none of them, or (None) as this machine allows."""
+        self.secure, self.kernels = secure, kernels
+        self._generator = generator
+        # One rank adds the noise and keeps the file; the others count along.
+        kept = ledger is not None and Ranks.here().first
+        self.ledger = Ledger.open(Path(ledger)) if kept and ledger is not None else Ledger()
+        self._training: PrivateTraining | None = None
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        data_loader: DataLoader[Any],
+        noise_multiplier: float,
+        max_grad_norm: float,
+        loss_reduction: Reduction = "mean",
+    ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
+        """The objects given, changed in place; only the loader is a new one, that samples by Poisson."""
+        _refuse_figures(noise_multiplier, max_grad_norm, loss_reduction)
+        if self._training is not None:
+            raise BadSetting("this engine already trains a network; make another engine for another network")
+        refuse(module)
+        _refuse_optimizer(module, optimizer)
+        ranks = Ranks.here()
+        loader = private_loader(
+            data_loader, generator=self._generator, secure=self.secure, rank=ranks.rank, ranks=ranks.count
+        )
+        ranks.start_alike(module)
+        bound = Bound(float(max_grad_norm), loss_reduction)
+        self._training = PrivateTraining(self, module, optimizer, loader, noise_multiplier, bound)
+        return module, optimizer, loader
+
+    def make_private_with_epsilon(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        data_loader: DataLoader[Any],
+        target_epsilon: float,
+        target_delta: float,
+        epochs: int,
+        max_grad_norm: float,
+        loss_reduction: Reduction = "mean",
+    ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
+        """With the least noise that keeps so many epochs within the target, on top of what the ledger has already."""
+        ranks = Ranks.here()
+        probe = private_loader(data_loader, rank=ranks.rank, ranks=ranks.count)
+        noise_multiplier = noise_multiplier_for(
+            target_epsilon, target_delta, probe.sample_rate, epochs * len(probe), self.ledger.spent
+        )
+        return self.make_private(
+            module=module,
+            optimizer=optimizer,
+            data_loader=data_loader,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            loss_reduction=loss_reduction,
+        )
+
+    def get_epsilon(self, delta: float) -> float:
+        return self.epsilon(delta).epsilon
+
+    def epsilon(self, delta: float) -> Epsilon:
+        """With the conservative figure beside it."""
+        return self.ledger.epsilon(delta)
+
+    def release(self) -> None:
+        """Gives network and optimizer back as they were, with what they have learnt."""
+        if self._training is not None:
+            self._training.undo()
+            self._training = None
+        self.ledger.close()
+
+
+class PrivateTraining:
+    """A network, its optimizer and its loader, wired together."""
+
+    def __init__(
+        self,
+        engine: PrivacyEngine,
+        network: nn.Module,
+        optimizer: Optimizer,
+        loader: PoissonLoader,
+        noise_multiplier: float,
+        bound: Bound,
+    ) -> None:
+        assert bound.norm is not None
+        self._ledger, self._loader, self._ranks = engine.ledger, loader, Ranks.here()
+        self._noise_multiplier, self._std = noise_multiplier, noise_multiplier * bound.norm
+        named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+        self.clipping = Clipping(named, bound, use_kernels(engine.kernels), self._ranks.count)
+        self._wiring = Wiring(network, self.clipping)
+        self._noise: Noise = noise_source(
+            named[0][1].device, generator=engine._generator, secure=engine.secure, kernels=engine.kernels
+        )
+        self._hook = optimizer.register_step_pre_hook(self._before_step)
+
+    def undo(self) -> None:
+        self._hook.remove()
+        self._wiring.undo()
+        self.clipping.undo()
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The optimizer sees the noisy mean alone, and only after it was counted."""
+        if any(given is not None and given is not optimizer for given in (*args, *kwargs.values())):
+            raise Unprotected("step(closure) computes gradients after the noise was added; call backward before step()")
+        seen, self.clipping.seen = self.clipping.seen, 0
+        flat = self.clipping.gradients.complete()
+        self.clipping.refuse_stray()
+        self._refuse_repeated_samples(seen)
+        self._ledger.spend(self._noise_multiplier, self._loader.sample_rate)
+        factor = 1.0 / self._loader.expected_batch
+        if self._ranks.first:
+            self._noise.release_(flat, self._std, factor)
+        else:
+            flat.mul_(factor)
+        self._ranks.sum_(flat)
+
+    def _refuse_repeated_samples(self, seen: int) -> None:
+        if seen > self._loader.drawn:
+            raise Unprotected(
+                f"{seen} samples went through backward for a batch of {self._loader.drawn}: a sample that counts twice "
+                "has twice the bound; call step() once a batch, and backward once for each of its pieces"
+            )
+
+
+def _refuse_figures(noise_multiplier: float, max_grad_norm: float, reduction: str) -> None:
+    for name, figure in (("noise_multiplier", noise_multiplier), ("max_grad_norm", max_grad_norm)):
+        if not isinstance(figure, int | float) or not math.isfinite(figure) or figure <= 0:
+            raise BadSetting(f"{name} is {figure!r}; it must be a positive number")
+    if reduction not in ("mean", "sum"):
+        raise BadSetting(f"loss_reduction is {reduction!r}; it must be 'mean' or 'sum'")
+
+
+def _refuse_optimizer(network: nn.Module, optimizer: Optimizer) -> None:
+    """Every trained parameter gets noise, and nothing else is trained."""
+    trained = {id(parameter): name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [name for key, name in trained.items() if key not in held]
+    if missing:
+        raise BadSetting(
+            f"the optimizer doesn't hold {missing[0]}; give it all trained parameters, or freeze the others"
+        )
+    stray = held - {id(parameter) for parameter in network.parameters()}
+    if stray:
+        raise BadSetting(
+            "the optimizer holds parameters that aren't the network's: they would be trained without noise"
+        )
+    kinds = {(p.dtype, p.device) for p in network.parameters() if p.requires_grad}
+    if len(kinds) > 1 or next(iter(kinds))[0] not in (torch.float32, torch.float64):
+        raise BadSetting("all trained parameters must be float32, or all float64, on one device")

@@ -1,0 +1,86 @@
+"""Depthwise convolutions: one small gradient a channel, summed tap by tap; no channels x channels matrix is built."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+from rigdyno.engines.dp.contributions import PerSample
+from rigdyno.engines.dp.layers import Affine, Layer
+from rigdyno.engines.dp.layers._geometry import Geometry, zero_padded
+from rigdyno.engines.dp.layers._pointwise import channels_inside
+
+
+def tap_sums(geometry: Geometry, inputs: Tensor, gradient: Tensor) -> PerSample:
+    """Of each tap, the sum over places of input times gradient; by torch alone."""
+    maps, kernel = zero_padded(inputs, geometry.padding).movedim(1, -1), geometry.kernel
+    gradient = gradient.movedim(1, -1)
+    out = gradient.shape[1:-1]
+    taps = itertools.product(*(range(size) for size in kernel))
+    sums = [(maps[_under(geometry, tap, out)] * gradient).flatten(1, -2).sum(dim=1) for tap in taps]
+    found = torch.stack(sums, dim=1).unflatten(1, (1, *kernel))
+    return PerSample(found, order=(1 + len(kernel), *range(1 + len(kernel))))
+
+
+def _under(geometry: Geometry, tap: tuple[int, ...], out: torch.Size) -> tuple[slice, ...]:
+    """What a tap sees while the kernel moves."""
+    slices = [slice(None)]
+    for offset, size, stride, dilation in zip(tap, out, geometry.stride, geometry.dilation, strict=True):
+        begin = offset * dilation
+        slices.append(slice(begin, begin + (size - 1) * stride + 1, stride))
+    return tuple(slices)
+
+
+def depthwise_by_kernel(layer: Layer, inputs: Tensor, geometry: Geometry, parameters: Affine) -> Tensor:
+    return _Depthwise.apply(inputs, layer.clipping.anchor, layer, geometry, parameters)  # type: ignore[no-any-return]
+
+
+class _Depthwise(Function):
+    """Both gradients, per-sample ones of the weight and their norms, in one pass over the maps."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer, geometry: Geometry, parameters: Affine
+    ) -> Tensor:
+        from rigdyno.engines.dp.kernels import depthwise
+
+        weight, bias = parameters
+        ctx.save_for_backward(inputs)
+        ctx.layer, ctx.geometry, ctx.parameters = layer, geometry, parameters
+        found = channels_inside(len(inputs), len(weight), geometry.out(inputs.shape[2:]), inputs)
+        depthwise.forward(_maps(inputs), _taps(weight), _maps(found), _steps(geometry))
+        return found if bias is None else found.add_(bias.view(-1, 1, 1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        from rigdyno.engines.dp.kernels import depthwise
+
+        (inputs,), (weight, bias), layer = ctx.saved_tensors, ctx.parameters, ctx.layer
+        back = channels_inside(len(inputs), inputs.shape[1], inputs.shape[2:], inputs)
+        sums = inputs.new_empty(len(inputs), *ctx.geometry.kernel, len(weight), 1)
+        squared = torch.empty(len(inputs), dtype=torch.float64)
+        into = (_maps(back), sums.squeeze(-1).numpy(), squared.numpy())
+        depthwise.backward(_maps(inputs), _maps(gradient), _taps(weight), *into, _steps(ctx.geometry))
+        if layer.trained(weight):
+            layer.clipping.add(weight, PerSample(sums, squared, order=(2, 3, 0, 1)))
+        if bias is not None and layer.trained(bias):
+            layer.clipping.add(bias, PerSample(gradient.flatten(2).sum(dim=2)))
+        return back, None, None, None, None
+
+
+def _maps(values: Tensor) -> np.ndarray[Any, Any]:
+    return values.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def _taps(weight: Tensor) -> np.ndarray[Any, Any]:
+    return weight.detach()[:, 0].permute(1, 2, 0).contiguous().numpy()
+
+
+def _steps(geometry: Geometry) -> np.ndarray[Any, Any]:
+    return np.array([*geometry.stride, *geometry.padding, *geometry.dilation], dtype=np.int64)

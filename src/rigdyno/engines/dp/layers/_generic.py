@@ -1,0 +1,208 @@
+"""Any other module with parameters: torch.func, one sample at a time; right for everything, and slower."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function, once_differentiable
+from torch.func import functional_call, vjp, vmap
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+
+from rigdyno.engines.dp.contributions import PerSample
+from rigdyno.engines.dp.layers import Layer
+
+Named = dict[str, Tensor]
+
+
+class Generic(Layer):
+    """Takes the module's children along: what they do is only known as a whole."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._own = _Own(self.module)
+        self._mapped: bool | None = None
+        _say_once(type(self.module).__name__, self.name)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        if self.clipping.batch == 0:
+            return self._of_nothing(*args, **kwargs)
+        leaves, form = tree_flatten((args, kwargs))
+        call = _Call(self, leaves, form)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        found = _Generic.apply(self, call, self.clipping.anchor, *tensors)
+        return tree_unflatten(list(found), call.answer_form)
+
+    def _of_nothing(self, *args: Any, **kwargs: Any) -> Any:
+        """There is nothing to map over; the anchor makes the answer one that backward accepts."""
+        with torch.no_grad():
+            found = self._own(*args, **kwargs)
+        return tree_map(lambda answer: answer + self.clipping.anchor, found)
+
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        named = self._own.named_parameters()
+        return {name: parameter for name, parameter in named if self.trained(parameter)}
+
+    def fixed(self) -> Named:
+        mine = self.trained_parameters()
+        rest = {name: value for name, value in self._own.named_parameters() if name not in mine}
+        return _detached({**rest, **dict(self._own.named_buffers())})
+
+    def mapped(self, call: _Call, tensors: tuple[Tensor, ...]) -> bool:
+        """Whether vmap knows all operations of this module, there and back; tried once, without a trace."""
+        if self._mapped is None:
+            with torch.random.fork_rng(devices=[]):
+                self._mapped = _can_be_mapped(call, _detached(self.trained_parameters()), tensors)
+        return self._mapped
+
+
+class _Own(nn.Module):
+    """Calls the module's own forward, past the one that stands in for it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.inner = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return type(self.inner).forward(self.inner, *args, **kwargs)
+
+
+class _Call:
+    """One call of the module: which arguments are tensors, and which of those have a sample a row."""
+
+    def __init__(self, layer: Generic, leaves: list[Any], form: TreeSpec) -> None:
+        self._layer, self._form = layer, form
+        self._leaves = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        batch = layer.clipping.batch
+        self.axes = tuple(0 if t.dim() and len(t) == batch else None for t in leaves if isinstance(t, Tensor))
+        self.random = torch.get_rng_state()
+        self.answer_form: Any = None
+
+    def one(self, trained: Named, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The answer to one sample."""
+        leaves = list(self._leaves)
+        for place, axis, tensor in zip(self._places, self.axes, tensors, strict=True):
+            leaves[place] = tensor if axis is None else tensor.unsqueeze(0)
+        args, kwargs = tree_unflatten(leaves, self._form)
+        own = {**self._layer.fixed(), **trained}
+        found, self.answer_form = tree_flatten(functional_call(self._layer._own, own, args, kwargs))
+        return tuple(answer.squeeze(0) for answer in found)
+
+
+class _Generic(Function):
+    @staticmethod
+    def forward(ctx: Any, layer: Generic, call: _Call, anchor: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*tensors)
+        ctx.layer, ctx.call = layer, call
+        trained = _detached(layer.trained_parameters())
+        each = _by_vmap if layer.mapped(call, tensors) else _one_by_one
+        return tuple(each(lambda *given: call.one(trained, *given), call.axes, tensors))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        layer, call, tensors = ctx.layer, ctx.call, ctx.saved_tensors
+        moving = [number for number, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(call.random)
+            found, inputs = _pulled_back(layer, call, moving, tensors, gradients)
+        for name, parameter in layer.trained_parameters().items():
+            layer.clipping.add(parameter, PerSample(found[name]))
+        back: list[Tensor | None] = [None] * len(tensors)
+        for number, gradient in zip(moving, inputs, strict=True):
+            back[number] = gradient if call.axes[number] == 0 else gradient.sum(dim=0)
+        return None, None, None, *back
+
+
+def _pulled_back(
+    layer: Generic, call: _Call, moving: list[int], tensors: tuple[Tensor, ...], gradients: tuple[Tensor, ...]
+) -> Any:
+    """The gradients of the parameters by name, and of those inputs that ask for one; a row a sample."""
+    mapped = layer.mapped(call, tensors)
+    work = _pull(call, _detached(layer.trained_parameters()), moving, len(tensors), _by_vjp if mapped else _by_autograd)
+    each = _by_vmap if mapped else _one_by_one
+    return each(work, (*call.axes, *(0,) * len(gradients)), (*tensors, *gradients))
+
+
+Puller = Callable[[Callable[..., tuple[Tensor, ...]], Named, list[Tensor], tuple[Tensor, ...]], Any]
+
+
+def _pull(call: _Call, trained: Named, moving: list[int], count: int, by: Puller) -> Callable[..., Any]:
+    """For one sample; `count` of what it is given are the module's inputs, the others gradients of its answers."""
+
+    def work(*given: Tensor) -> Any:
+        def answer(named: Named, *moved: Tensor) -> tuple[Tensor, ...]:
+            placed = dict(zip(moving, moved, strict=True))
+            return call.one(named, *(placed.get(number, tensor) for number, tensor in enumerate(given[:count])))
+
+        return by(answer, trained, [given[number] for number in moving], given[count:])
+
+    return work
+
+
+def _by_vjp(
+    answer: Callable[..., tuple[Tensor, ...]], trained: Named, moved: list[Tensor], gradients: tuple[Tensor, ...]
+) -> Any:
+    back: Any = vjp(answer, trained, *moved)[1]
+    named, *inputs = back(tuple(gradients))
+    return named, tuple(inputs)
+
+
+def _by_autograd(
+    answer: Callable[..., tuple[Tensor, ...]], trained: Named, moved: list[Tensor], gradients: tuple[Tensor, ...]
+) -> Any:
+    with torch.enable_grad():
+        leaves = {name: value.requires_grad_() for name, value in _detached(trained).items()}
+        inputs = [tensor.detach().requires_grad_() for tensor in moved]
+        answers = [
+            (found, g) for found, g in zip(answer(leaves, *inputs), gradients, strict=True) if found.requires_grad
+        ]
+    wanted = [*leaves.values(), *inputs]
+    found, given = zip(*answers, strict=True)
+    grads = torch.autograd.grad(found, wanted, given, materialize_grads=True)
+    return dict(zip(leaves, grads, strict=False)), grads[len(leaves) :]
+
+
+def _by_vmap(work: Callable[..., Any], axes: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> Any:
+    return vmap(work, in_dims=axes, randomness="different")(*tensors)
+
+
+def _one_by_one(work: Callable[..., Any], axes: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> Any:
+    samples = next(len(tensor) for tensor, axis in zip(tensors, axes, strict=True) if axis == 0)
+    rows = []
+    for row in range(samples):
+        pairs = zip(tensors, axes, strict=True)
+        rows.append(tree_flatten(work(*(tensor if axis is None else tensor[row] for tensor, axis in pairs))))
+    columns = zip(*(leaves for leaves, _ in rows), strict=True)
+    return tree_unflatten([torch.stack(column) for column in columns], rows[0][1])
+
+
+def _can_be_mapped(call: _Call, trained: Named, tensors: tuple[Tensor, ...]) -> bool:
+    try:
+        answers = _by_vmap(lambda *given: call.one(trained, *given), call.axes, tensors)
+        work = _pull(call, trained, [], len(tensors), _by_vjp)
+        _by_vmap(work, (*call.axes, *(0,) * len(answers)), (*tensors, *answers))
+    except (RuntimeError, NotImplementedError, ValueError):
+        return False
+    return True
+
+
+def _detached(named: Mapping[str, Tensor]) -> Named:
+    return {name: value.detach() for name, value in named.items()}
+
+
+_said: set[str] = set()
+
+
+def _say_once(kind: str, name: str) -> None:
+    if kind not in _said:
+        _said.add(kind)
+        warnings.warn(
+            f"{name or 'the network'} ({kind}) has parameters of its own and no rule: its per-sample gradients, and "
+            "those of the modules inside it, come from torch.func, which is slower",
+            stacklevel=2,
+        )

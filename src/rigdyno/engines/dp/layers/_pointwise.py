@@ -1,0 +1,53 @@
+"""Convolutions with a kernel of one: products of matrices, with the channels innermost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+from rigdyno.engines.dp.layers import Affine, Layer
+from rigdyno.engines.dp.layers.linear import multiply, tell_linear
+
+
+def private_pointwise(layer: Layer, inputs: Tensor, parameters: Affine) -> Tensor:
+    return _Pointwise.apply(inputs, layer.clipping.anchor, layer, parameters)  # type: ignore[no-any-return]
+
+
+def channels_inside(samples: int, channels: int, places: tuple[int, ...], like: Tensor) -> Tensor:
+    """(samples, channels, places ...), laid out with the channels innermost."""
+    inner = [math.prod(places[number + 1 :]) * channels for number in range(len(places))]
+    strides = (math.prod(places) * channels, 1, *inner)
+    return torch.empty_strided((samples, channels, *places), strides, dtype=like.dtype, device=like.device)
+
+
+def rows_of(values: Tensor) -> Tensor:
+    """(samples, T, channels); a view where the channels are innermost already."""
+    return values.flatten(2).mT.contiguous()
+
+
+class _Pointwise(Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer, parameters: Affine) -> Tensor:
+        rows = rows_of(inputs)
+        ctx.save_for_backward(rows)
+        ctx.layer, ctx.parameters = layer, parameters
+        weight, bias = parameters
+        found = channels_inside(len(inputs), len(weight), inputs.shape[2:], inputs)
+        multiply(rows.flatten(0, 1), weight.flatten(1), bias, rows_of(found).flatten(0, 1))
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (rows,), (weight, _) = ctx.saved_tensors, ctx.parameters
+        given = rows_of(gradient)
+        tell_linear(ctx.layer, rows, given, ctx.parameters)
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        found = channels_inside(len(rows), rows.shape[2], gradient.shape[2:], rows)
+        torch.mm(given.flatten(0, 1), weight.flatten(1), out=rows_of(found).flatten(0, 1))
+        return found, None, None, None

@@ -1,0 +1,134 @@
+"""nn.MultiheadAttention: its projections are linear layers, its attention has no parameters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function, once_differentiable
+from torch.nn import functional
+
+from rigdyno.engines.dp.contributions import Outer, PerSample, Slice, as_rows
+from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.layers.linear import private_linear
+
+
+class Rule(Layer):
+    handles = (nn.MultiheadAttention,)
+
+    @classmethod
+    def can(cls, module: nn.Module) -> bool:
+        assert isinstance(module, nn.MultiheadAttention)
+        return module.bias_k is None and not module.add_zero_attn
+
+    def run(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        module = self.module
+        assert isinstance(module, nn.MultiheadAttention)
+        first = module.batch_first
+        own = query is key and key is value
+        query, key, value = (given if first else given.transpose(0, 1) for given in (query, key, value))
+        heads = [self._heads(part) for part in self._projected(query, key, value, own)]
+        mask = _mask(attn_mask, key_padding_mask, heads[0], heads[1])
+        found, shares = self._attend(heads, mask, need_weights)
+        found = private_linear(self, found.transpose(1, 2).flatten(2), (module.out_proj.weight, module.out_proj.bias))
+        if shares is not None and average_attn_weights:
+            shares = shares.mean(dim=1)
+        return found if first else found.transpose(0, 1), shares
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor, own: bool) -> list[Tensor]:
+        module = self.module
+        assert isinstance(module, nn.MultiheadAttention)
+        if own and module.in_proj_weight is not None:
+            return list(private_linear(self, query, (module.in_proj_weight, module.in_proj_bias)).chunk(3, dim=-1))
+        return [self._part(number, given) for number, given in enumerate((query, key, value))]
+
+    def _part(self, number: int, given: Tensor) -> Tensor:
+        self.clipping.check_samples(given, self.name)
+        return _Projection.apply(given, self.clipping.anchor, self, number)  # type: ignore[no-any-return]
+
+    def _heads(self, values: Tensor) -> Tensor:
+        split: Tensor = values.unflatten(2, (self.module.num_heads, -1))
+        return split.transpose(1, 2)
+
+    def _attend(self, heads: list[Tensor], mask: Tensor | None, shares_too: bool) -> tuple[Tensor, Tensor | None]:
+        module, (query, key, value) = self.module, heads
+        assert isinstance(module, nn.MultiheadAttention)
+        dropout = module.dropout if module.training else 0.0
+        if not shares_too:
+            return functional.scaled_dot_product_attention(query, key, value, mask, dropout), None
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        shares = (scores if mask is None else scores + mask).softmax(dim=-1)
+        shares = functional.dropout(shares, dropout) if dropout else shares
+        return shares @ value, shares
+
+
+class _Projection(Function):
+    """One of the three, where queries, keys and values aren't the same: its parameters are rows of packed ones."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, anchor: Tensor, layer: Layer, number: int) -> Tensor:
+        ctx.save_for_backward(given)
+        ctx.layer, ctx.number = layer, number
+        weight, first, last = _rows(layer.module, number)
+        bias = layer.module.in_proj_bias
+        assert bias is None or isinstance(bias, Tensor)
+        size = layer.module.embed_dim
+        assert isinstance(size, int)
+        return functional.linear(
+            given, weight[first:last], None if bias is None else bias[number * size : (number + 1) * size]
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (given,), layer = ctx.saved_tensors, ctx.layer
+        weight, first, last = _rows(layer.module, ctx.number)
+        bias, size = layer.module.in_proj_bias, layer.module.embed_dim
+        rows = as_rows(gradient)
+        if layer.trained(weight):
+            layer.clipping.add(weight, Slice(Outer(as_rows(given), rows), first, last, weight.shape))
+        if bias is not None and layer.trained(bias):
+            begin = ctx.number * size
+            layer.clipping.add(bias, Slice(PerSample(rows.sum(dim=1)), begin, begin + size, bias.shape))
+        return gradient @ weight[first:last] if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def _rows(module: nn.Module, number: int) -> tuple[nn.Parameter, int, int]:
+    """Of the projection's weight: where it stands, and between which rows."""
+    assert isinstance(module, nn.MultiheadAttention)
+    size, packed = module.embed_dim, cast("nn.Parameter | None", module.in_proj_weight)
+    if packed is not None:
+        return packed, number * size, (number + 1) * size
+    weight = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)[number]
+    return weight, 0, size
+
+
+def _mask(attention: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """Both masks as one that is added to the scores, (samples, heads, queries, keys) or what broadcasts to it."""
+    found = None
+    if attention is not None:
+        found = _added(attention, query.dtype)
+        if found.dim() == 3:
+            found = found.unflatten(0, (len(query), -1))
+    if padding is not None:
+        keys = _added(padding, query.dtype)[:, None, None, :]
+        found = keys if found is None else found + keys
+    return found
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, float("-inf"))

@@ -1,0 +1,75 @@
+"""nn.Embedding: the rows that a sample looked up, each with the sum of its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function, once_differentiable
+from torch.nn import functional
+
+from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.norms import squared_norms
+
+
+class Rule(Layer):
+    handles = (nn.Embedding,)
+
+    @classmethod
+    def refuses(cls, module: nn.Module) -> str | None:
+        for option in ("scale_grad_by_freq", "max_norm"):
+            if getattr(module, option):
+                return f"{option} lets samples change each other's rows: make the embedding without it"
+        return None
+
+    def run(self, looked_up: Tensor) -> Tensor:
+        self.clipping.check_samples(looked_up, self.name)
+        return _Embedding.apply(looked_up, self.clipping.anchor, self)  # type: ignore[no-any-return]
+
+
+class Rows:
+    """Gradients of looked-up rows; `looked_up` is (samples, T), `gradient` (samples, T, features)."""
+
+    def __init__(self, looked_up: Tensor, gradient: Tensor, shape: torch.Size) -> None:
+        self._looked_up, self._gradient, self._shape = looked_up, gradient, shape
+
+    def squared_norms(self) -> Tensor:
+        """A row that a sample looks up twice has one gradient: it is summed before it is squared."""
+        samples = torch.arange(len(self._looked_up), device=self._looked_up.device)[:, None]
+        keys, where = (self._looked_up + samples * self._shape[0]).flatten().unique(return_inverse=True)
+        rows = self._gradient.new_zeros(len(keys), self._shape[1])
+        rows.index_add_(0, where, self._gradient.flatten(0, 1))
+        total = torch.zeros(len(self._looked_up), dtype=torch.float64, device=rows.device)
+        return total.index_add_(0, keys // self._shape[0], squared_norms(rows))
+
+    def per_sample(self) -> Tensor:
+        found = self._gradient.new_zeros(len(self._looked_up), *self._shape)
+        return found.scatter_add_(1, self._looked_up.unsqueeze(2).expand_as(self._gradient), self._gradient)
+
+    def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
+        gradient = self._gradient if weights is None else self._gradient * weights[:, None, None]
+        if beta == 0.0:
+            into.zero_()
+        into.index_add_(0, self._looked_up.flatten(), gradient.flatten(0, 1))
+
+
+class _Embedding(Function):
+    @staticmethod
+    def forward(ctx: Any, looked_up: Tensor, anchor: Tensor, layer: Layer) -> Tensor:
+        module = layer.module
+        assert isinstance(module, nn.Embedding)
+        ctx.save_for_backward(looked_up)
+        ctx.layer = layer
+        return functional.embedding(looked_up, module.weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
+        (looked_up,), module = ctx.saved_tensors, ctx.layer.module
+        rows = looked_up.flatten(1) if looked_up.dim() > 1 else looked_up.unsqueeze(1)
+        gradient = gradient.reshape(*rows.shape, gradient.shape[-1])
+        if module.padding_idx is not None:
+            gradient = gradient.masked_fill((rows == module.padding_idx).unsqueeze(2), 0.0)
+        ctx.layer.clipping.add(module.weight, Rows(rows, gradient, module.weight.shape))
+        return None, None, None

@@ -1,0 +1,129 @@
+"""nn.GroupNorm: per-sample gradients of scale and shift fall out of its backward pass.
+
+An activation that follows it in an nn.Sequential is computed in the same pass where there are kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function, once_differentiable
+from torch.nn import functional
+
+from rigdyno.engines.dp.contributions import PerSample
+from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.layers._pointwise import channels_inside, rows_of
+
+ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 1, nn.ReLU: 2}  # as kernels/group_norm.py counts them
+
+
+class Rule(Layer):
+    handles = (nn.GroupNorm,)
+    after: type[nn.Module] | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            assert isinstance(self.module, nn.GroupNorm)
+            return self._activated(nn.GroupNorm.forward(self.module, inputs))
+        self.clipping.check_samples(inputs, self.name)
+        if self.kernels_fit(inputs):
+            return _Fused.apply(inputs, self.clipping.anchor, self)  # type: ignore[no-any-return]
+        return self._activated(_GroupNorm.apply(inputs, self.clipping.anchor, self))
+
+    def take_over(self, activation: type[nn.Module]) -> None:
+        self.after = activation
+
+    def _activated(self, values: Tensor) -> Tensor:
+        if self.after is nn.SiLU:
+            return functional.silu(values)
+        return functional.relu(values) if self.after is nn.ReLU else values
+
+
+class _GroupNorm(Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer) -> Tensor:
+        module = layer.module
+        assert isinstance(module, nn.GroupNorm)
+        inputs = inputs.contiguous(memory_format=suggested_format(inputs))
+        ctx.sizes = len(inputs), inputs.shape[1], inputs.shape[2:].numel(), module.num_groups
+        known: Any = (inputs, module.weight, module.bias, *ctx.sizes, module.eps)
+        found, mean, rstd = torch.native_group_norm(*known)
+        ctx.save_for_backward(inputs, mean, rstd)
+        ctx.layer = layer
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, mean, rstd = ctx.saved_tensors
+        _tell(ctx.layer, inputs, gradient, mean, rstd)
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        weight, wanted = ctx.layer.module.weight, [True, False, False]
+        gradient = gradient.contiguous(memory_format=suggested_format(inputs))
+        found = torch.ops.aten.native_group_norm_backward(gradient, inputs, mean, rstd, weight, *ctx.sizes, wanted)
+        return found[0], None, None
+
+
+class _Fused(Function):
+    """By our own kernel, with the activation; only the norm's input is kept, its output is computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Rule) -> Tensor:
+        from rigdyno.engines.dp.kernels import group_norm
+
+        module = layer.module
+        assert isinstance(module, nn.GroupNorm)
+        rows = rows_of(inputs)
+        mean, rstd = (rows.new_empty(len(rows), module.num_groups) for _ in range(2))
+        found = channels_inside(len(rows), rows.shape[2], inputs.shape[2:], inputs)
+        after = 0 if layer.after is None else ACTIVATIONS[layer.after]
+        scale, shift = module.weight.detach().numpy(), module.bias.detach().numpy()
+        out = rows_of(found).numpy()
+        group_norm.forward(rows.numpy(), scale, shift, out, mean.numpy(), rstd.numpy(), module.eps, after)
+        ctx.save_for_backward(rows, mean, rstd)
+        ctx.layer, ctx.after = layer, after
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        from rigdyno.engines.dp.kernels import group_norm
+
+        rows, mean, rstd = ctx.saved_tensors
+        weight, bias = ctx.layer.module.weight, ctx.layer.module.bias
+        back = channels_inside(len(rows), rows.shape[2], gradient.shape[2:], rows)
+        scales, shifts = (rows.new_empty(len(rows), rows.shape[2]) for _ in range(2))
+        figures = (rows, rows_of(gradient), weight.detach(), bias.detach(), mean, rstd, rows_of(back), scales, shifts)
+        arguments: Any = [*(figure.numpy() for figure in figures), ctx.after]
+        group_norm.backward(*arguments)
+        _tell_sums(ctx.layer, scales, shifts)
+        return back, None, None
+
+
+def _tell(layer: Layer, inputs: Tensor, gradient: Tensor, mean: Tensor, rstd: Tensor) -> None:
+    """The normalised input is (x - mean) rstd, and mean and rstd are the same for a whole group of channels."""
+    shifts = _over_places(gradient)
+    wide = inputs.shape[1] // mean.shape[1]
+    mean, rstd = mean.repeat_interleave(wide, dim=1), rstd.repeat_interleave(wide, dim=1)
+    _tell_sums(layer, (_over_places(inputs * gradient) - mean * shifts) * rstd, shifts)
+
+
+def _tell_sums(layer: Layer, scales: Tensor, shifts: Tensor) -> None:
+    for parameter, sums in ((layer.module.weight, scales), (layer.module.bias, shifts)):
+        if layer.trained(parameter):
+            layer.clipping.add(parameter, PerSample(sums))
+
+
+def _over_places(values: Tensor) -> Tensor:
+    return values.flatten(2).sum(dim=2) if values.dim() > 2 else values
+
+
+def suggested_format(inputs: Tensor) -> torch.memory_format:
+    """The layout that a tensor is in already, as far as the kernels of its device know it."""
+    known = {4: torch.channels_last, 5: torch.channels_last_3d}.get(inputs.dim())
+    if known is None or inputs.device.type != "cpu" or inputs.is_contiguous():
+        return torch.contiguous_format
+    return known

@@ -1,0 +1,46 @@
+"""nn.LayerNorm: the scale's gradient is the normalised input times the output's gradient, summed over positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function, once_differentiable
+
+from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.layers._positions import tell_scale_and_shift
+
+
+class Rule(Layer):
+    handles = (nn.LayerNorm,)
+
+    def run(self, inputs: Tensor) -> Tensor:
+        self.clipping.check_samples(inputs, self.name)
+        return _LayerNorm.apply(inputs, self.clipping.anchor, self)  # type: ignore[no-any-return]
+
+
+class _LayerNorm(Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer) -> Tensor:
+        module = layer.module
+        assert isinstance(module, nn.LayerNorm)
+        shape = list(module.normalized_shape)
+        found, mean, rstd = torch.native_layer_norm(inputs, shape, module.weight, module.bias, module.eps)
+        ctx.save_for_backward(inputs, mean, rstd)
+        ctx.layer, ctx.shape = layer, shape
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, mean, rstd = ctx.saved_tensors
+        module = ctx.layer.module
+        tell_scale_and_shift(ctx.layer, (inputs - mean) * rstd, gradient, len(ctx.shape))
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        wanted = [True, False, False]
+        found = torch.ops.aten.native_layer_norm_backward(
+            gradient, inputs, ctx.shape, mean, rstd, module.weight, module.bias, wanted
+        )
+        return found[0], None, None

@@ -1,0 +1,63 @@
+"""nn.Linear: outer products of inputs and output gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function, once_differentiable
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from rigdyno.engines.dp.contributions import Outer, PerSample, as_rows
+from rigdyno.engines.dp.layers import Affine, Layer
+
+
+class Rule(Layer):
+    handles = (nn.Linear, NonDynamicallyQuantizableLinear)
+
+    def run(self, inputs: Tensor) -> Tensor:
+        module = self.module
+        assert isinstance(module, nn.Linear)
+        return private_linear(self, inputs, (module.weight, module.bias))
+
+
+def private_linear(layer: Layer, inputs: Tensor, parameters: Affine) -> Tensor:
+    layer.clipping.check_samples(inputs, layer.name)
+    return _Linear.apply(inputs, layer.clipping.anchor, layer, parameters)  # type: ignore[no-any-return]
+
+
+def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """rows times the weight's transpose, into `out`: an answer that is a view could not be changed in place."""
+    if bias is None:
+        torch.mm(rows, weight.T, out=out)
+    else:
+        torch.addmm(bias, rows, weight.T, out=out)
+
+
+def tell_linear(layer: Layer, inputs: Tensor, gradient: Tensor, parameters: Affine) -> None:
+    """Both (samples, T, features)."""
+    weight, bias = parameters
+    if layer.trained(weight):
+        layer.clipping.add(weight, Outer(inputs, gradient))
+    if bias is not None and layer.trained(bias):
+        layer.clipping.add(bias, PerSample(gradient.sum(dim=1)))
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer, parameters: Affine) -> Tensor:
+        ctx.save_for_backward(inputs)
+        ctx.layer, ctx.parameters = layer, parameters
+        weight, bias = parameters
+        found = inputs.new_empty(*inputs.shape[:-1], len(weight))
+        multiply(inputs.flatten(0, -2), weight, bias, found.view(-1, len(weight)))
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (inputs,) = ctx.saved_tensors
+        tell_linear(ctx.layer, as_rows(inputs), as_rows(gradient), ctx.parameters)
+        weight, _ = ctx.parameters
+        return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None

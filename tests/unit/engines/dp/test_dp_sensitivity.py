@@ -1,0 +1,76 @@
+"""Neighbouring batches: their clipped sums, as computed, differ by at most C; nothing is forgiven to rounding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from dp_naive import engine_sum
+from torch import Tensor, nn
+
+from rigdyno.engines.dp.kernels import why_not
+
+BOUND = 1.0
+CLASSES = 10
+ROUTES = [False, *([True] if why_not() is None else [])]
+
+
+def wide() -> nn.Module:
+    """A layer of four million weights: where single-precision norms go wrong."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 5000), nn.ReLU(), nn.Linear(5000, CLASSES))
+
+
+def convolutional() -> nn.Module:
+    body = [nn.Conv2d(3, 32, 3, padding=1), nn.GroupNorm(8, 32), nn.SiLU(), nn.Conv2d(32, 32, 5, groups=32, padding=2)]
+    return nn.Sequential(*body, nn.Conv2d(32, 64, 1), nn.ReLU(), nn.Conv2d(64, 8, 3), nn.Flatten(), nn.Linear(1568, 10))
+
+
+def sums(network: nn.Module, inputs: Tensor, target: Tensor, kernels: bool) -> Tensor:
+    return engine_sum(network, (inputs,), target, BOUND, kernels)
+
+
+@pytest.mark.parametrize("kernels", ROUTES)
+@pytest.mark.parametrize("make", [wide, convolutional])
+@pytest.mark.parametrize("samples", [1, 2, 33, 128])
+def test_one_sample_more_or_less(kernels, make, samples):
+    torch.manual_seed(samples)
+    network = make()
+    inputs, target = torch.randn(samples, 3, 16, 16) * 50, torch.randint(CLASSES, (samples,))
+    whole = sums(network, inputs, target, kernels)
+    for left_out in {0, samples // 2, samples - 1}:
+        rest = [row for row in range(samples) if row != left_out]
+        without = sums(network, inputs[rest], target[rest], kernels) if rest else torch.zeros_like(whole)
+        assert float((whole - without).norm()) <= BOUND
+
+
+@pytest.mark.parametrize("kernels", ROUTES)
+def test_equal_samples_that_all_push_the_same_way(kernels):
+    """Their sum is as large as it can be, and so is its rounding."""
+    torch.manual_seed(0)
+    network = convolutional()
+    inputs, target = (torch.randn(1, 3, 16, 16) * 50).expand(200, -1, -1, -1), torch.zeros(200, dtype=torch.long)
+    whole, without = (sums(network, inputs[:count], target[:count], kernels) for count in (200, 199))
+    assert float((whole - without).norm()) <= BOUND
+    assert float(whole.norm()) > 199 * BOUND
+
+
+@pytest.mark.parametrize("kernels", ROUTES)
+def test_positions_that_cancel(kernels):
+    """Gram matrices of large values whose sum is small: what rounding takes away must not make a norm too small."""
+
+    class Cancelling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 32, bias=False)
+
+        def forward(self, values: Tensor) -> Tensor:
+            signs = torch.ones(16, 1)
+            signs[1::2] = -1.0
+            return (self.layer(values) * signs * 1000).sum(dim=1)[:, :CLASSES]
+
+    torch.manual_seed(0)
+    network = Cancelling()
+    base = torch.randn(4, 1, 64) * 100
+    inputs, target = base.expand(-1, 16, -1) + torch.randn(4, 16, 64) * 1e-2, torch.randint(CLASSES, (4,))
+    for sample in range(4):
+        alone = sums(network, inputs[sample : sample + 1], target[sample : sample + 1], kernels)
+        assert float(alone.norm()) <= BOUND
