@@ -15,7 +15,7 @@ from torch import Tensor
 from rigdyno.engines.dp.norms import gram_norms, product_norms, squared_norms
 
 # Writing a gradient and reading it twice costs as much time as this many multiply-adds for each of its values.
-TRAFFIC = 40.0
+TRAFFIC = 100.0
 
 
 class Contribution(Protocol):
@@ -49,10 +49,11 @@ class PerSample:
         rows = self._gradients.flatten(1)
         if weights is None:
             weights = rows.new_ones(len(rows))
-        if self._order is None:
-            into.view(-1).addmv_(rows.T, weights, beta=beta)
+        target = into if self._order is None else into.permute(*inverse(self._order))
+        if target.is_contiguous():
+            target.view(-1).addmv_(rows.T, weights, beta=beta)
         else:
-            put((weights @ rows).view(self._gradients.shape[1:]).permute(*self._order), into, beta)
+            put((weights @ rows).view(target.shape), target, beta)
 
 
 class Outer:
@@ -91,6 +92,10 @@ def as_rows(values: Tensor) -> Tensor:
 
 def put(found: Tensor, into: Tensor, beta: float) -> None:
     into.add_(found) if beta else into.copy_(found)
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=lambda axis: order[axis])
 
 
 def gram_is_cheaper(terms: int, width: int, height: int) -> bool:

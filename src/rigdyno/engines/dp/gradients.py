@@ -15,6 +15,8 @@ class Gradients:
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         first = parameters[0]
+        for parameter in parameters:
+            parameter.data = _channels_inside(parameter.data)
         self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
         self._views = list(zip(parameters, _views(self.flat, parameters), strict=True))
         self._place = {id(parameter): view for parameter, view in self._views}
@@ -43,5 +45,19 @@ class Gradients:
 
 
 def _views(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Each laid out like its parameter."""
     pieces = flat.split([parameter.numel() for parameter in parameters])
-    return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
+    pairs = zip(pieces, parameters, strict=True)
+    return [piece.as_strided(p.shape, _strides(p), piece.storage_offset()) for piece, p in pairs]
+
+
+def _strides(parameter: Tensor) -> tuple[int, ...]:
+    """Of a dense tensor in the order of the parameter's own memory."""
+    return torch.empty_like(parameter, memory_format=torch.preserve_format).stride()
+
+
+def _channels_inside(weight: Tensor) -> Tensor:
+    """A convolution's weight as the fastest operations of a CPU read it, so that no step turns it around."""
+    if weight.device.type != "cpu" or weight.dim() not in (4, 5) or weight.shape[1] == 1:
+        return weight
+    return weight.contiguous(memory_format=torch.channels_last if weight.dim() == 4 else torch.channels_last_3d)

@@ -1,16 +1,25 @@
-"""A convolution's gradient as a product of the patches under its kernel and the output's gradients."""
+"""A convolution's gradient as a product of the patches under its kernel and the output's gradients.
+
+Patches take the kernel's size times the memory of the input, but only for the moment; and their products with the
+gradients run at the speed of plain matrix products, which the weight gradients of convolutions seldom reach.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from rigdyno.engines.dp.contributions import PerSample, gram_is_cheaper, put
+from rigdyno.engines.dp.contributions import PerSample, gram_is_cheaper, inverse, put
 from rigdyno.engines.dp.layers._geometry import Geometry
 from rigdyno.engines.dp.norms import gram_norms
 
-# From here on one sample keeps the processor busy by itself, and its patches no longer fit into a cache.
-ALONE_FROM_TERMS = 400
+# At once: more than this leaves the caches, and is memory that the system hands out anew each time.
+PATCH_BYTES = 8e6
+# Of one sample, from which on the convolution's own operation is used.
+MOST_PATCH_BYTES = 256e6
 
 
 class Patches:
@@ -19,22 +28,15 @@ class Patches:
         self._built: PerSample | None = None
 
     def squared_norms(self) -> Tensor:
-        outputs = self._weight.shape[0] // self._geometry.groups
-        if gram_is_cheaper(self._terms, self._weight[0].numel(), outputs):
-            return gram_norms(self._geometry.patches(self._inputs), self._geometry.grouped(self._gradient))
+        outputs, terms = self._weight.shape[0] // self._geometry.groups, self._gradient.shape[2:].numel()
+        if self._fit() and gram_is_cheaper(terms, self._weight[0].numel(), outputs):
+            return torch.cat([gram_norms(patches, gradients) for _, patches, gradients in self._pieces(self._gradient)])
         self._built = self._build()
         del self._inputs, self._gradient
         return self._built.squared_norms()
 
     def per_sample(self) -> Tensor:
         return (self._built or self._build()).per_sample()
-
-    def _build(self) -> PerSample:
-        return self._one_by_one() if self._terms >= ALONE_FROM_TERMS else self._from_patches()
-
-    @property
-    def _terms(self) -> int:
-        return self._gradient[0, 0].numel()
 
     def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
         if self._built:
@@ -43,14 +45,44 @@ class Patches:
         gradient = self._gradient
         if weights is not None:
             gradient = gradient * weights.view(-1, *(1,) * (gradient.dim() - 1))
-        put(self._geometry.weight_gradient(gradient, self._inputs, self._weight), into, beta)
+        if self._fit():
+            self._add_product(gradient, into, beta)
+        else:
+            put(self._geometry.weight_gradient(gradient, self._inputs, self._weight), into, beta)
 
-    def _one_by_one(self) -> PerSample:
-        pairs = zip(self._gradient.split(1), self._inputs.split(1), strict=True)
-        return PerSample(torch.stack([self._geometry.weight_gradient(g, x, self._weight) for g, x in pairs]))
+    def _add_product(self, gradient: Tensor, into: Tensor, beta: float) -> None:
+        target = into.permute(*inverse(self._order()))
+        for _, patches, gradients in self._pieces(gradient):
+            found = gradients.transpose(0, 1).flatten(1, 2).mT @ patches.transpose(0, 1).flatten(1, 2)
+            put(found.view(target.shape), target, beta)
+            beta = 1.0
 
-    def _from_patches(self) -> PerSample:
-        found = self._geometry.grouped(self._gradient).mT @ self._geometry.patches(self._inputs)
-        kernel = self._geometry.kernel
-        found = found.flatten(1, 2).unflatten(2, (*kernel, self._weight.shape[1]))
-        return PerSample(found, order=(0, 1 + len(kernel), *range(1, 1 + len(kernel))))
+    def _build(self) -> PerSample:
+        if not self._fit():
+            pairs = zip(self._gradient.split(1), self._inputs.split(1), strict=True)
+            return PerSample(torch.stack([self._geometry.weight_gradient(g, x, self._weight) for g, x in pairs]))
+        groups, outputs, channels = self._geometry.groups, len(self._weight), self._weight.shape[1]
+        shape = (len(self._gradient), groups, outputs // groups, math.prod(self._geometry.kernel) * channels)
+        found = self._gradient.new_empty(shape)
+        for rows, patches, gradients in self._pieces(self._gradient):
+            torch.matmul(gradients.mT, patches, out=found[rows])
+        return PerSample(found.view(len(found), outputs, *self._geometry.kernel, channels), order=self._order())
+
+    def _pieces(self, gradient: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """A few samples at a time: which, their patches, their gradients."""
+        at_once = max(1, int(PATCH_BYTES / self._bytes_a_sample()))
+        for first in range(0, len(gradient), at_once):
+            rows = slice(first, first + at_once)
+            yield rows, self._geometry.patches(self._inputs[rows]), self._geometry.grouped(gradient[rows])
+
+    def _order(self) -> tuple[int, ...]:
+        """Patches have the channels innermost, parameters the kernel."""
+        last = 1 + len(self._geometry.kernel)
+        return (0, last, *range(1, last))
+
+    def _fit(self) -> bool:
+        return self._bytes_a_sample() <= MOST_PATCH_BYTES
+
+    def _bytes_a_sample(self) -> int:
+        places, taps = self._gradient.shape[2:].numel(), math.prod(self._geometry.kernel)
+        return places * taps * self._inputs.shape[1] * self._inputs.element_size()
