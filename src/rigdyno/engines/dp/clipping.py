@@ -19,6 +19,7 @@ from torch.autograd import Variable
 from rigdyno.engines.dp.contributions import Contribution, summed
 from rigdyno.engines.dp.errors import MixesSamples, NotFinite, Unprotected
 from rigdyno.engines.dp.gradients import Gradients
+from rigdyno.engines.dp.norms import KernelNorms, Norms, TorchNorms
 
 # A float32 sum over a batch is rounded, and a neighbouring batch is rounded otherwise: so much is left free below C.
 MARGIN = 1e-5
@@ -50,11 +51,11 @@ class _Uses:
     contributions: list[Contribution]
     squared: Tensor
 
-    def together(self) -> tuple[Contribution, Tensor]:
+    def together(self, norms: Norms) -> tuple[Contribution, Tensor]:
         if len(self.contributions) == 1:
             return self.contributions[0], self.squared
         whole = summed(self.contributions)
-        return whole, whole.squared_norms()
+        return whole, whole.squared_norms(norms)
 
 
 class Clipping:
@@ -71,6 +72,7 @@ class Clipping:
         self.batch = 0
         self.seen = 0
         self._ranks = ranks
+        self._norms: Norms = KernelNorms() if kernels else TorchNorms()
         self._uses: dict[int, _Uses] = {}
         self._under_way = False
         self._stray: str | None = None
@@ -108,7 +110,7 @@ class Clipping:
         elif id(parameter) in self._uses:
             self._uses[id(parameter)].contributions.append(contribution)
         else:
-            self._uses[id(parameter)] = _Uses(parameter, [contribution], contribution.squared_norms())
+            self._uses[id(parameter)] = _Uses(parameter, [contribution], contribution.squared_norms(self._norms))
 
     def refuse_stray(self) -> None:
         name, self._stray = self._stray, None
@@ -126,7 +128,7 @@ class Clipping:
             self._weigh(uses)
 
     def _weigh(self, uses: list[_Uses]) -> None:
-        together = [use.together() for use in uses]
+        together = [use.together(self._norms) for use in uses]
         weights = self._weights(torch.stack([squared for _, squared in together]).sum(dim=0))
         for use, (contribution, _) in zip(uses, together, strict=True):
             self.gradients.add(use.parameter, contribution, weights.to(use.parameter.dtype))

@@ -12,14 +12,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rigdyno.engines.dp.norms import gram_norms, product_norms, squared_norms
+from rigdyno.engines.dp.norms import Norms
 
 # Writing a gradient and reading it twice costs as much time as this many multiply-adds for each of its values.
 TRAFFIC = 100.0
 
 
 class Contribution(Protocol):
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self, norms: Norms) -> Tensor:
         """(samples,) in float64."""
 
     def per_sample(self) -> Tensor:
@@ -37,8 +37,8 @@ class PerSample:
     def __init__(self, gradients: Tensor, squared: Tensor | None = None, order: Sequence[int] | None = None) -> None:
         self._gradients, self._squared, self._order = gradients, squared, order
 
-    def squared_norms(self) -> Tensor:
-        return squared_norms(self._gradients) if self._squared is None else self._squared
+    def squared_norms(self, norms: Norms) -> Tensor:
+        return norms.of(self._gradients) if self._squared is None else self._squared
 
     def per_sample(self) -> Tensor:
         if self._order is None:
@@ -63,15 +63,13 @@ class Outer:
         self._inputs, self._gradients = inputs, gradients
         self._built: PerSample | None = None
 
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self, norms: Norms) -> Tensor:
         terms, width, height = self._inputs.shape[1], self._inputs.shape[2], self._gradients.shape[2]
-        if terms == 1:
-            return product_norms(self._inputs, self._gradients)
-        if gram_is_cheaper(terms, width, height):
-            return gram_norms(self._inputs, self._gradients)
+        if terms == 1 or gram_is_cheaper(terms, width, height):
+            return norms.of_products(self._inputs, self._gradients)
         self._built = PerSample(self.per_sample())
         del self._inputs, self._gradients
-        return self._built.squared_norms()
+        return self._built.squared_norms(norms)
 
     def per_sample(self) -> Tensor:
         return self._built.per_sample() if self._built else self._gradients.mT @ self._inputs
@@ -80,9 +78,14 @@ class Outer:
         if self._built:
             self._built.add_weighed(weights, into, beta)
             return
-        gradients = self._gradients if weights is None else self._gradients * weights[:, None, None]
-        matrix = into.view(gradients.shape[2], self._inputs.shape[2])
-        matrix.addmm_(gradients.flatten(0, 1).T, self._inputs.flatten(0, 1), beta=beta)
+        inputs, gradients = self._inputs, self._gradients
+        if weights is not None:
+            if inputs.shape[2] < gradients.shape[2]:  # either may be weighed: the smaller one is less work
+                inputs = inputs * weights[:, None, None]
+            else:
+                gradients = gradients * weights[:, None, None]
+        matrix = into.view(gradients.shape[2], inputs.shape[2])
+        matrix.addmm_(gradients.flatten(0, 1).T, inputs.flatten(0, 1), beta=beta)
 
 
 def as_rows(values: Tensor) -> Tensor:
@@ -110,8 +113,8 @@ class Slice:
         self.first, self.last = first, last
         self._contribution, self._shape = contribution, shape
 
-    def squared_norms(self) -> Tensor:
-        return self._contribution.squared_norms()
+    def squared_norms(self, norms: Norms) -> Tensor:
+        return self._contribution.squared_norms(norms)
 
     def per_sample(self) -> Tensor:
         own = self._contribution.per_sample()
@@ -131,8 +134,8 @@ class Disjoint:
     def __init__(self, slices: Sequence[Slice]) -> None:
         self._slices = slices
 
-    def squared_norms(self) -> Tensor:
-        return torch.stack([piece.squared_norms() for piece in self._slices]).sum(dim=0)
+    def squared_norms(self, norms: Norms) -> Tensor:
+        return torch.stack([piece.squared_norms(norms) for piece in self._slices]).sum(dim=0)
 
     def per_sample(self) -> Tensor:
         return torch.stack([piece.per_sample() for piece in self._slices]).sum(dim=0)

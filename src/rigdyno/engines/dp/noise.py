@@ -3,8 +3,8 @@
 Four sources, of which `noise_source` picks one:
 
             torch alone                    with Numba, on a CPU
-    seeded  TorchNoise: torch's normal_    ChaChaNoise: threaded, several times faster
-    secure  SystemNoise: os.urandom        SecureChaChaNoise: under a key of os.urandom's
+    seeded  TorchNoise: torch's normal_    ChaChaNoise: ChaCha8, threaded, several times faster
+    secure  SystemNoise: os.urandom        SecureChaChaNoise: ChaCha20 under a key of os.urandom's
 
 Seeded noise repeats with its seed, in a copy and in a forked child, and whoever guesses the seed can take it off again.
 Secure noise repeats nowhere. It also closes the hole that Mironov found (CCS 2012): the last digits of a noisy sum tell

@@ -7,46 +7,79 @@ layers, and a norm that is too small lets a sample through that is too large.
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 BLOCK = 1024
+MOST_TERMS_OF_KERNEL = 32  # matrix products are quicker from there on
 
 
-def squared_norms(values: Tensor) -> Tensor:
-    """Of every sample, in float64."""
-    flat = values.reshape(len(values), math.prod(values.shape[1:]))
-    whole = flat.shape[1] // BLOCK * BLOCK
-    total = _squared(flat[:, whole:])
-    if whole:
-        total += _squared(flat[:, :whole].unflatten(1, (-1, BLOCK))).sum(dim=1)
-    return total
+class Norms(Protocol):
+    """All in float64, (samples,)."""
+
+    def of(self, values: Tensor) -> Tensor:
+        """Of (samples, ...)."""
+
+    def of_products(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """Of sum_t g_t x_t', which isn't built; (samples, ..., T, features) each."""
 
 
-def product_norms(inputs: Tensor, gradients: Tensor) -> Tensor:
-    """Of outer products, one a sample: |x g'| = |x| |g|."""
-    return squared_norms(inputs) * squared_norms(gradients)
+class TorchNorms:
+    """On any device."""
+
+    def of(self, values: Tensor) -> Tensor:
+        flat = values.reshape(len(values), math.prod(values.shape[1:]))
+        whole = flat.shape[1] // BLOCK * BLOCK
+        total = _squared(flat[:, whole:])
+        if whole:
+            total += _squared(flat[:, :whole].unflatten(1, (-1, BLOCK))).sum(dim=1)
+        return total
+
+    def of_products(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """|x g'| = |x| |g|; more rows than one by their Gram matrices, the sum over s, t of (x_s . x_t)(g_s . g_t).
+        These cancel where the gradients do, so what rounding may have taken away is added."""
+        if inputs.dim() == 3 and inputs.shape[1] == 1:
+            return self.of(inputs) * self.of(gradients)
+        gram = (inputs @ inputs.mT).mul_(gradients @ gradients.mT)
+        found = gram.flatten(1).sum(dim=1, dtype=torch.float64)
+        slack = (_energies(inputs) * _energies(gradients)).flatten(1).sum(dim=1) * rounding(inputs, gradients)
+        return found.clamp_(min=0.0).add_(slack)
 
 
-def gram_norms(inputs: Tensor, gradients: Tensor) -> Tensor:
-    """Of sum_t g_t x_t' without building it: the sum over s, t of (x_s . x_t)(g_s . g_t); (..., T, D) a sample.
+class KernelNorms(TorchNorms):
+    """By our own loops, for float32 on a CPU, where the work is small and calls would cost more than it."""
 
-    The two Gram matrices cancel where the gradients do, so what rounding may have taken away is added."""
-    gram = (inputs @ inputs.mT).mul_(gradients @ gradients.mT)
-    found = gram.flatten(1).sum(dim=1, dtype=torch.float64)
-    energy = _energies(inputs) * _energies(gradients)
+    def of(self, values: Tensor) -> Tensor:
+        from rigdyno.engines.dp.kernels import norms
+
+        if values.dtype != torch.float32 or not values.is_contiguous():
+            return super().of(values)
+        found = torch.empty(len(values), dtype=torch.float64)
+        norms.squares(values.flatten(1).numpy(), found.numpy())
+        return found
+
+    def of_products(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        from rigdyno.engines.dp.kernels import norms
+
+        fits = inputs.dtype == torch.float32 and inputs.dim() == 3 and inputs.shape[1] <= MOST_TERMS_OF_KERNEL
+        if not fits or not (inputs.is_contiguous() and gradients.is_contiguous()):
+            return super().of_products(inputs, gradients)
+        found = torch.empty(len(inputs), dtype=torch.float64)
+        slack = 0.0 if inputs.shape[1] == 1 else rounding(inputs, gradients)
+        norms.gram(inputs.numpy(), gradients.numpy(), found.numpy(), slack)
+        return found
+
+
+def rounding(inputs: Tensor, gradients: Tensor) -> float:
+    """What sums of products of two rows may be off by, relative to the rows' size: errors add up like a random walk."""
     longest = max(inputs.shape[-1], gradients.shape[-1])
-    return found.clamp_(min=0.0).add_((energy * _rounding(longest, inputs.dtype)).flatten(1).sum(dim=1))
+    return 8.0 * math.sqrt(longest) * torch.finfo(inputs.dtype).eps / 2
 
 
 def _energies(values: Tensor) -> Tensor:
     return _squared(values).sum(dim=-1, keepdim=True)
-
-
-def _rounding(terms: int, dtype: torch.dtype) -> float:
-    """What sums of so many products may be off by, relative to the products' size: errors add up like a random walk."""
-    return 8.0 * math.sqrt(terms) * torch.finfo(dtype).eps / 2
 
 
 def _squared(values: Tensor) -> Tensor:

@@ -76,9 +76,11 @@ def backward(
     back: Array,
     scales: Array,
     shifts: Array,
+    squared: Array,
     after: int,
 ) -> None:
-    """Into `back` the maps' gradient; into `scales` and `shifts`, (samples, channels), those of scale and shift."""
+    """Into `back` the maps' gradient; into `scales` and `shifts`, (samples, channels), those of scale and shift; into
+    `squared`, (2, samples), their squared norms."""
     samples, places, channels = maps.shape
     groups = mean.shape[1]
     wide = channels // groups
@@ -109,6 +111,11 @@ def backward(
             for c in range(channels):
                 by_shift[c] += inner[c]
                 by_scale[c] += inner[c] * (seen[c] - middle[c]) * narrow[c]
+        total, other_total = 0.0, 0.0
+        for c in range(channels):
+            total += np.float64(by_scale[c]) * np.float64(by_scale[c])
+            other_total += np.float64(by_shift[c]) * np.float64(by_shift[c])
+        squared[0, sample], squared[1, sample] = total, other_total
         for group in range(groups):
             along, across = 0.0, 0.0
             for c in range(group * wide, group * wide + wide):

@@ -1,7 +1,7 @@
-"""Gaussian noise in one pass over a buffer: ChaCha20 for the bits, Box and Muller for the shape.
+"""Gaussian noise in one pass over a buffer: ChaCha for the bits, Box and Muller for the shape.
 
 No operation here is left to a library or to the compiler's liberty: a key gives the same noise on every machine, with
-any number of threads. Buffers are worked on in tiles: LANES blocks of ChaCha20 side by side, so that vector
+any number of threads. Buffers are worked on in tiles: LANES blocks of ChaCha side by side, so that vector
 instructions work on 8 or 16 of them at once. The first half of a tile's words are angles, the second half radii.
 
 64 bits make a pair of normals: 31 for the radius, one for its sign, 32 for the angle. The angle's bits, its finer half
@@ -72,6 +72,11 @@ def _twenty_rounds(state: State) -> State:
 
 
 @inlined
+def _eight_rounds(state: State) -> State:
+    return _double_round(_double_round(_double_round(_double_round(state))))
+
+
+@inlined
 def _store_four(words: Array, lane: int, first: int, old: State, new: State) -> None:
     words[first * LANES + lane] = old[0] + new[0]
     words[(first + 1) * LANES + lane] = old[1] + new[1]
@@ -79,21 +84,29 @@ def _store_four(words: Array, lane: int, first: int, old: State, new: State) -> 
     words[(first + 3) * LANES + lane] = old[3] + new[3]
 
 
-@helper()
-def fill_with_keystream(words: Array, key: Array, call: int, first_block: int) -> None:
-    """LANES blocks, numbered in 64 bits, of the call that the nonce's 64 bits number: Bernstein's own layout, in which
-    neither runs out. Word w of block l comes to w * LANES + l."""
-    sigma = (SIGMA0, SIGMA1, SIGMA2, SIGMA3)
-    key_low, key_high = (key[0], key[1], key[2], key[3]), (key[4], key[5], key[6], key[7])
-    call_low, call_high = np.uint32(call), np.uint32(call >> 32)
-    for lane in range(LANES):
-        block = first_block + lane
-        counter = (np.uint32(block), np.uint32(block >> 32), call_low, call_high)
-        mixed = _twenty_rounds(sigma + key_low + key_high + counter)
-        _store_four(words, lane, 0, sigma, mixed[:4])
-        _store_four(words, lane, 4, key_low, mixed[4:8])
-        _store_four(words, lane, 8, key_high, mixed[8:12])
-        _store_four(words, lane, 12, counter, mixed[12:])
+def keystream_of(mix: Callable[[State], State]) -> Callable[[Array, Array, int, int], None]:
+    @helper()
+    def fill(words: Array, key: Array, call: int, first_block: int) -> None:
+        """LANES blocks, numbered in 64 bits, of the call that the nonce's 64 bits number: Bernstein's own layout, in
+        which neither runs out. Word w of block l comes to w * LANES + l."""
+        sigma = (SIGMA0, SIGMA1, SIGMA2, SIGMA3)
+        key_low, key_high = (key[0], key[1], key[2], key[3]), (key[4], key[5], key[6], key[7])
+        call_low, call_high = np.uint32(call), np.uint32(call >> 32)
+        for lane in range(LANES):
+            block = first_block + lane
+            counter = (np.uint32(block), np.uint32(block >> 32), call_low, call_high)
+            mixed = mix(sigma + key_low + key_high + counter)
+            _store_four(words, lane, 0, sigma, mixed[:4])
+            _store_four(words, lane, 4, key_low, mixed[4:8])
+            _store_four(words, lane, 8, key_high, mixed[8:12])
+            _store_four(words, lane, 12, counter, mixed[12:])
+
+    return fill
+
+
+fill_with_keystream = keystream_of(_twenty_rounds)
+# For noise that repeats with its seed, and so is no secret: nobody has told these bits from chance either.
+fill_with_short_keystream = keystream_of(_eight_rounds)
 
 
 @inlined
@@ -218,7 +231,7 @@ def release_single(buffer: Array, key: Array, call: int, std: float, factor: flo
     for chunk in prange(-(-len(buffer) // CHUNK)):
         words, normals = np.empty(TILE, np.uint32), np.empty(TILE, np.float32)
         for start in range(chunk * CHUNK, min(chunk * CHUNK + CHUNK, len(buffer)), TILE):
-            fill_with_keystream(words, key, call, start // TILE * LANES)
+            fill_with_short_keystream(words, key, call, start // TILE * LANES)
             normals_single(words, normals)
             _add(buffer[start : start + TILE], normals, std, factor)
 

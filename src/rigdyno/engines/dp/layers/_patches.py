@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rigdyno.engines.dp.contributions import PerSample, gram_is_cheaper, inverse, put
 from rigdyno.engines.dp.layers._geometry import Geometry
-from rigdyno.engines.dp.norms import gram_norms
+from rigdyno.engines.dp.norms import Norms
 
 # At once: more than this leaves the caches, and is memory that the system hands out anew each time.
 PATCH_BYTES = 8e6
@@ -27,13 +27,14 @@ class Patches:
         self._geometry, self._inputs, self._gradient, self._weight = geometry, inputs, gradient, weight
         self._built: PerSample | None = None
 
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self, norms: Norms) -> Tensor:
         outputs, terms = self._weight.shape[0] // self._geometry.groups, self._gradient.shape[2:].numel()
         if self._fit() and gram_is_cheaper(terms, self._weight[0].numel(), outputs):
-            return torch.cat([gram_norms(patches, gradients) for _, patches, gradients in self._pieces(self._gradient)])
+            pieces = self._pieces(self._gradient)
+            return torch.cat([norms.of_products(patches, gradients) for _, patches, gradients in pieces])
         self._built = self._build()
         del self._inputs, self._gradient
-        return self._built.squared_norms()
+        return self._built.squared_norms(norms)
 
     def per_sample(self) -> Tensor:
         return (self._built or self._build()).per_sample()

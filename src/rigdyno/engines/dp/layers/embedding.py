@@ -10,7 +10,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
 from rigdyno.engines.dp.layers import Layer
-from rigdyno.engines.dp.norms import squared_norms
+from rigdyno.engines.dp.norms import Norms
 
 
 class Rule(Layer):
@@ -34,14 +34,14 @@ class Rows:
     def __init__(self, looked_up: Tensor, gradient: Tensor, shape: torch.Size) -> None:
         self._looked_up, self._gradient, self._shape = looked_up, gradient, shape
 
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self, norms: Norms) -> Tensor:
         """A row that a sample looks up twice has one gradient: it is summed before it is squared."""
         samples = torch.arange(len(self._looked_up), device=self._looked_up.device)[:, None]
         keys, where = (self._looked_up + samples * self._shape[0]).flatten().unique(return_inverse=True)
         rows = self._gradient.new_zeros(len(keys), self._shape[1])
         rows.index_add_(0, where, self._gradient.flatten(0, 1))
         total = torch.zeros(len(self._looked_up), dtype=torch.float64, device=rows.device)
-        return total.index_add_(0, keys // self._shape[0], squared_norms(rows))
+        return total.index_add_(0, keys // self._shape[0], norms.of(rows))
 
     def per_sample(self) -> Tensor:
         found = self._gradient.new_zeros(len(self._looked_up), *self._shape)

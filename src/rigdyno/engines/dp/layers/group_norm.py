@@ -5,7 +5,7 @@ An activation that follows it in an nn.Sequential is computed in the same pass w
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from torch.nn import functional
 from rigdyno.engines.dp.contributions import PerSample
 from rigdyno.engines.dp.layers import Layer
 from rigdyno.engines.dp.layers._pointwise import channels_inside, rows_of
+
+Sums: TypeAlias = "tuple[Tensor, Tensor | None]"  # a sample each, with their squared norms where they are known
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 1, nn.ReLU: 2}  # as kernels/group_norm.py counts them
 
@@ -96,10 +98,12 @@ class _Fused(Function):
         weight, bias = ctx.layer.module.weight, ctx.layer.module.bias
         back = channels_inside(len(rows), rows.shape[2], gradient.shape[2:], rows)
         scales, shifts = (rows.new_empty(len(rows), rows.shape[2]) for _ in range(2))
-        figures = (rows, rows_of(gradient), weight.detach(), bias.detach(), mean, rstd, rows_of(back), scales, shifts)
-        arguments: Any = [*(figure.numpy() for figure in figures), ctx.after]
+        squared = torch.empty(2, len(rows), dtype=torch.float64)
+        known = (rows, rows_of(gradient), weight.detach(), bias.detach(), mean, rstd)
+        wanted = (rows_of(back), scales, shifts, squared)
+        arguments: Any = [*(figure.numpy() for figure in (*known, *wanted)), ctx.after]
         group_norm.backward(*arguments)
-        _tell_sums(ctx.layer, scales, shifts)
+        _tell_sums(ctx.layer, (scales, squared[0]), (shifts, squared[1]))
         return back, None, None
 
 
@@ -108,13 +112,13 @@ def _tell(layer: Layer, inputs: Tensor, gradient: Tensor, mean: Tensor, rstd: Te
     shifts = _over_places(gradient)
     wide = inputs.shape[1] // mean.shape[1]
     mean, rstd = mean.repeat_interleave(wide, dim=1), rstd.repeat_interleave(wide, dim=1)
-    _tell_sums(layer, (_over_places(inputs * gradient) - mean * shifts) * rstd, shifts)
+    _tell_sums(layer, ((_over_places(inputs * gradient) - mean * shifts) * rstd, None), (shifts, None))
 
 
-def _tell_sums(layer: Layer, scales: Tensor, shifts: Tensor) -> None:
-    for parameter, sums in ((layer.module.weight, scales), (layer.module.bias, shifts)):
+def _tell_sums(layer: Layer, scales: Sums, shifts: Sums) -> None:
+    for parameter, (sums, squared) in ((layer.module.weight, scales), (layer.module.bias, shifts)):
         if layer.trained(parameter):
-            layer.clipping.add(parameter, PerSample(sums))
+            layer.clipping.add(parameter, PerSample(sums, squared))
 
 
 def _over_places(values: Tensor) -> Tensor:
