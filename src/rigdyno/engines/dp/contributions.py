@@ -6,6 +6,7 @@ products are never built; their norm comes from Gram matrices, and the weighed s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -106,11 +107,11 @@ def gram_is_cheaper(terms: int, width: int, height: int) -> bool:
     return terms * terms * (width + height) < TRAFFIC * width * height
 
 
-class Slice:
-    """Rows of a parameter that packs several, such as the three projections of an attention."""
+class Part:
+    """Where only a part of a parameter has a gradient: one of three packed projections, the taps that see the map."""
 
-    def __init__(self, contribution: Contribution, first: int, last: int, shape: torch.Size) -> None:
-        self.first, self.last = first, last
+    def __init__(self, contribution: Contribution, where: Sequence[slice], shape: torch.Size) -> None:
+        self.where = tuple(where)
         self._contribution, self._shape = contribution, shape
 
     def squared_norms(self, norms: Norms) -> Tensor:
@@ -119,29 +120,30 @@ class Slice:
     def per_sample(self) -> Tensor:
         own = self._contribution.per_sample()
         whole = own.new_zeros(len(own), *self._shape)
-        whole[:, self.first : self.last] = own
+        for row, gradient in zip(whole, own, strict=True):
+            row[self.where] = gradient
         return whole
 
     def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
         if beta == 0.0:
             into.zero_()
-        self._contribution.add_weighed(weights, into[self.first : self.last], 1.0)
+        self._contribution.add_weighed(weights, into[self.where], 1.0)
 
 
 class Disjoint:
-    """Slices that don't touch: their squared norms add up."""
+    """Parts that don't touch: their squared norms add up."""
 
-    def __init__(self, slices: Sequence[Slice]) -> None:
-        self._slices = slices
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
 
     def squared_norms(self, norms: Norms) -> Tensor:
-        return torch.stack([piece.squared_norms(norms) for piece in self._slices]).sum(dim=0)
+        return torch.stack([piece.squared_norms(norms) for piece in self._parts]).sum(dim=0)
 
     def per_sample(self) -> Tensor:
-        return torch.stack([piece.per_sample() for piece in self._slices]).sum(dim=0)
+        return torch.stack([piece.per_sample() for piece in self._parts]).sum(dim=0)
 
     def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
-        for piece in self._slices:
+        for piece in self._parts:
             piece.add_weighed(weights, into, beta)
             beta = 1.0
 
@@ -150,7 +152,13 @@ def summed(uses: list[Contribution]) -> Contribution:
     """A parameter that is used several times has one gradient a sample, and its norm isn't the sum of theirs."""
     if len(uses) == 1:
         return uses[0]
-    slices = [use for use in uses if isinstance(use, Slice)]
-    if len(slices) == len(uses) and len({piece.first for piece in slices}) == len(slices):
-        return Disjoint(slices)
+    parts = [use for use in uses if isinstance(use, Part)]
+    if len(parts) == len(uses) and all(_apart(one, other) for one, other in itertools.combinations(parts, 2)):
+        return Disjoint(parts)
     return PerSample(torch.stack([use.per_sample() for use in uses]).sum(dim=0))
+
+
+def _apart(one: Part, other: Part) -> bool:
+    """In some axis one ends before the other begins."""
+    pairs = zip(one.where, other.where, strict=True)
+    return any(a.stop <= b.start or b.stop <= a.start for a, b in pairs)

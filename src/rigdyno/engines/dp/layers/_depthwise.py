@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,21 +11,28 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from rigdyno.engines.dp.contributions import PerSample
+from rigdyno.engines.dp.contributions import Contribution, Part, PerSample
 from rigdyno.engines.dp.layers import Affine, Layer
 from rigdyno.engines.dp.layers._geometry import Geometry, zero_padded
 from rigdyno.engines.dp.layers._pointwise import channels_inside
 
 
-def tap_sums(geometry: Geometry, inputs: Tensor, gradient: Tensor) -> PerSample:
+def tap_sums(geometry: Geometry, inputs: Tensor, gradient: Tensor, shape: torch.Size) -> Contribution:
     """Of each tap, the sum over places of input times gradient; by torch alone."""
-    maps, kernel = zero_padded(inputs, geometry.padding).movedim(1, -1), geometry.kernel
+    maps = zero_padded(inputs, geometry.padding).movedim(1, -1)
     gradient = gradient.movedim(1, -1)
-    out = gradient.shape[1:-1]
-    taps = itertools.product(*(range(size) for size in kernel))
+    out, living = gradient.shape[1:-1], geometry.living_taps(inputs.shape[2:])
+    taps = itertools.product(*(range(taps.start, taps.stop) for taps in living))
     sums = [(maps[_under(geometry, tap, out)] * gradient).flatten(1, -2).sum(dim=1) for tap in taps]
-    found = torch.stack(sums, dim=1).unflatten(1, (1, *kernel))
-    return PerSample(found, order=(1 + len(kernel), *range(1 + len(kernel))))
+    found: Tensor = torch.stack(sums, dim=1).unflatten(1, [taps.stop - taps.start for taps in living])
+    return _of_living_taps(found.unsqueeze(-1), None, living, shape)
+
+
+def _of_living_taps(sums: Tensor, squared: Tensor | None, living: Sequence[slice], shape: torch.Size) -> Contribution:
+    """`sums` is (samples, taps ..., channels, 1), the weight (channels, 1, kernel ...)."""
+    axes = len(living)
+    own = PerSample(sums, squared, order=(axes, axes + 1, *range(axes)))
+    return Part(own, [slice(0, size) for size in shape[:2]] + list(living), shape)
 
 
 def _under(geometry: Geometry, tap: tuple[int, ...], out: torch.Size) -> tuple[slice, ...]:
@@ -53,7 +61,7 @@ class _Depthwise(Function):
         ctx.save_for_backward(inputs)
         ctx.layer, ctx.geometry, ctx.parameters = layer, geometry, parameters
         found = channels_inside(len(inputs), len(weight), geometry.out(inputs.shape[2:]), inputs)
-        depthwise.forward(_maps(inputs), _taps(weight), _maps(found), _steps(geometry))
+        depthwise.forward(_maps(inputs), _taps(weight), _maps(found), _steps(geometry, inputs))
         return found if bias is None else found.add_(bias.view(-1, 1, 1))
 
     @staticmethod
@@ -63,12 +71,13 @@ class _Depthwise(Function):
 
         (inputs,), (weight, bias), layer = ctx.saved_tensors, ctx.parameters, ctx.layer
         back = channels_inside(len(inputs), inputs.shape[1], inputs.shape[2:], inputs)
-        sums = inputs.new_empty(len(inputs), *ctx.geometry.kernel, len(weight), 1)
+        living = ctx.geometry.living_taps(inputs.shape[2:])
+        sums = inputs.new_empty(len(inputs), *(taps.stop - taps.start for taps in living), len(weight), 1)
         squared = torch.empty(len(inputs), dtype=torch.float64)
         into = (_maps(back), sums.squeeze(-1).numpy(), squared.numpy())
-        depthwise.backward(_maps(inputs), _maps(gradient), _taps(weight), *into, _steps(ctx.geometry))
+        depthwise.backward(_maps(inputs), _maps(gradient), _taps(weight), *into, _steps(ctx.geometry, inputs))
         if layer.trained(weight):
-            layer.clipping.add(weight, PerSample(sums, squared, order=(2, 3, 0, 1)))
+            layer.clipping.add(weight, _of_living_taps(sums, squared, living, weight.shape))
         if bias is not None and layer.trained(bias):
             layer.clipping.add(bias, PerSample(gradient.flatten(2).sum(dim=2)))
         return back, None, None, None, None
@@ -82,5 +91,8 @@ def _taps(weight: Tensor) -> np.ndarray[Any, Any]:
     return weight.detach()[:, 0].permute(1, 2, 0).contiguous().numpy()
 
 
-def _steps(geometry: Geometry) -> np.ndarray[Any, Any]:
-    return np.array([*geometry.stride, *geometry.padding, *geometry.dilation], dtype=np.int64)
+def _steps(geometry: Geometry, inputs: Tensor) -> np.ndarray[Any, Any]:
+    """As the kernels want them."""
+    living = geometry.living_taps(inputs.shape[2:])
+    ends = [*(taps.start for taps in living), *(taps.stop for taps in living)]
+    return np.array([*geometry.stride, *geometry.padding, *geometry.dilation, *ends], dtype=np.int64)

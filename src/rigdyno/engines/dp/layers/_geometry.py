@@ -39,6 +39,11 @@ class Geometry:
         wide = [size + 2 * padding for size, padding in zip(sizes, self.padding, strict=True)]
         return tuple(_reach(*axis) for axis in zip(wide, self.kernel, self.stride, self.dilation, strict=True))
 
+    def living_taps(self, sizes: torch.Size) -> list[slice]:
+        """Along each axis, the taps that ever see the map; the others see nothing but padding."""
+        axes = zip(sizes, self.out(sizes), self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return [_living(*axis) for axis in axes]
+
     def strided(self, inputs: Tensor) -> Tensor:
         """What a kernel of one sees."""
         steps = [slice(None, None, stride) for stride in (1, 1, *self.stride)]
@@ -88,6 +93,12 @@ def padded(module: Convolution, inputs: Tensor) -> Tensor:
 
 def _reach(size: int, kernel: int, stride: int, dilation: int) -> int:
     return (size - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _living(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> slice:
+    starts = [place * stride - padding for place in range(out)]
+    alive = [tap for tap in range(kernel) if any(0 <= start + tap * dilation < size for start in starts)]
+    return slice(alive[0], alive[-1] + 1) if alive else slice(0, 0)
 
 
 def _plain_padding(module: Convolution) -> bool:

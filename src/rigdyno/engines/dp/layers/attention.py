@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
-from rigdyno.engines.dp.contributions import Outer, PerSample, Slice, as_rows
+from rigdyno.engines.dp.contributions import Outer, Part, PerSample, as_rows
 from rigdyno.engines.dp.layers import Layer
 from rigdyno.engines.dp.layers.linear import private_linear
 
@@ -98,10 +98,10 @@ class _Projection(Function):
         bias, size = layer.module.in_proj_bias, layer.module.embed_dim
         rows = as_rows(gradient)
         if layer.trained(weight):
-            layer.clipping.add(weight, Slice(Outer(as_rows(given), rows), first, last, weight.shape))
+            layer.clipping.add(weight, Part(Outer(as_rows(given), rows), [slice(first, last)], weight.shape))
         if bias is not None and layer.trained(bias):
             begin = ctx.number * size
-            layer.clipping.add(bias, Slice(PerSample(rows.sum(dim=1)), begin, begin + size, bias.shape))
+            layer.clipping.add(bias, Part(PerSample(rows.sum(dim=1)), [slice(begin, begin + size)], bias.shape))
         return gradient @ weight[first:last] if ctx.needs_input_grad[0] else None, None, None, None
 
 

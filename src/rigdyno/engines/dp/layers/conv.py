@@ -64,5 +64,5 @@ class _Convolution(Function):
 
 def _contribution(geometry: Geometry, inputs: Tensor, gradient: Tensor, weight: Tensor) -> Contribution:
     if geometry.depthwise(weight):
-        return tap_sums(geometry, inputs, gradient)
+        return tap_sums(geometry, inputs, gradient, weight.shape)
     return Patches(geometry, inputs, gradient, weight)
