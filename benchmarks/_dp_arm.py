@@ -90,6 +90,8 @@ def opacus(name: str, samples: int, mode: str) -> Step:
 
 
 def arm(kind: str, name: str, samples: int) -> Step:
+    if kind == "jax":
+        raise ModuleNotFoundError("JAX has an environment of its own; `make bench` makes it")
     if kind.startswith(OPACUS):
         return opacus(name, samples, kind.removeprefix(OPACUS))
     return {

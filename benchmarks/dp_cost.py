@@ -46,25 +46,23 @@ QUICK = [Case("efficientnet_b0", 64, 1)]
 class Arm:
     """A child that runs so many steps when told to."""
 
-    def __init__(self, kind: str, case: Case, jax: Path | None = None) -> None:
+    def __init__(self, kind: str, case: Case, jax: Path) -> None:
         self.kind = kind
-        python, script = (jax, "_jax_arm.py") if jax else (sys.executable, "_dp_arm.py")
-        command = [str(python), str(HERE / script), kind, case.network, str(case.samples), str(case.threads)]
-        threads = str(case.threads)
-        # Generated code takes its threads from torch then, and one compilation serves one and two threads.
-        environment = {**os.environ, "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1", "OMP_NUM_THREADS": threads}
-        self._child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
         self.rounds: list[float] = []
         self.steps = 1
         self.memory: float | None = None
         self.missing: str | None = None
+        self._child = self._started(kind, case, jax)
+
+    @staticmethod
+    def _started(kind: str, case: Case, jax: Path) -> subprocess.Popen[str]:
+        python, script = (jax, "_jax_arm.py") if kind == "jax" and jax.exists() else (sys.executable, "_dp_arm.py")
+        command = [str(python), str(HERE / script), kind, case.network, str(case.samples), str(case.threads)]
+        threads = str(case.threads)
+        # Generated code takes its threads from torch then, and one compilation serves one and two threads.
+        environment = {**os.environ, "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1", "OMP_NUM_THREADS": threads}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(command, text=True, env=environment, **pipes)
 
     def wait(self) -> None:
         answer = self._line()
@@ -101,8 +99,8 @@ class Arm:
 Measured = dict[str, Arm]
 
 
-def measure(case: Case, kinds: Sequence[str], rounds: int, jax: Path | None) -> Measured:
-    arms = [Arm(kind, case, jax if kind == "jax" else None) for kind in kinds]
+def measure(case: Case, kinds: Sequence[str], rounds: int, jax: Path) -> Measured:
+    arms = [Arm(kind, case, jax) for kind in kinds]
     for arm in arms:
         arm.wait()
     present = [arm for arm in arms if arm.missing is None]

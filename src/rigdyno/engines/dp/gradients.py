@@ -58,6 +58,6 @@ def _strides(parameter: Tensor) -> tuple[int, ...]:
 
 def _channels_inside(weight: Tensor) -> Tensor:
     """A convolution's weight as the fastest operations of a CPU read it, so that no step turns it around."""
-    if weight.device.type != "cpu" or weight.dim() not in (4, 5) or weight.shape[1] == 1:
+    if weight.device.type != "cpu" or weight.dim() not in (4, 5):
         return weight
-    return weight.contiguous(memory_format=torch.channels_last if weight.dim() == 4 else torch.channels_last_3d)
+    return weight.to(memory_format=torch.channels_last if weight.dim() == 4 else torch.channels_last_3d)

@@ -37,7 +37,8 @@ def channels_last(inputs: Tensor) -> Tensor:
     """On a CPU most layers take half the time in this layout; elsewhere the user's choice stands."""
     if inputs.device.type != "cpu" or inputs.dim() < 4:
         return inputs
-    return inputs.contiguous(memory_format=torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d)
+    # Not .contiguous: that leaves maps of one channel as they are, and what follows would take the other layout.
+    return inputs.to(memory_format=torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d)
 
 
 class _Convolution(Function):
