@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 run: $(VENV)/.base
 	$(BIN)/rigdyno
 
-test: $(VENV)/.test $(VENV)/.private lint
+test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv lint
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.test
@@ -27,7 +27,7 @@ debian-packages:
 	@for command in ip tc sshd; do PATH="$$PATH:/usr/sbin:/sbin" command -v $$command > /dev/null || missing=1; done; \
 	test -z "$$missing" || { apt-get -qq update && apt-get -qq install --no-install-recommends iproute2 openssh-server; }
 
-bench: $(VENV)/.bench $(VENV)-jax/.made
+bench: $(VENV)/.bench $(VENV)/.peers $(VENV)-jax/.made
 	@failed=0; for benchmark in benchmarks/[a-z]*.py; do \
 	  echo "== $$benchmark"; $(BIN)/python $$benchmark || failed=1; \
 	done; exit $$failed
@@ -44,9 +44,9 @@ $(VENV)/.test: $(VENV)/.base
 	$(PIP) --editable '.[test]'
 	@touch $@
 
-# The accountant; without it its tests are skipped, and say so.
-$(VENV)/.private: $(VENV)/.test
-	@if $(PIP) --editable '.[private]'; then touch $@; else echo "rigdyno[private] can't be installed here"; fi
+# The accountant, and what our own engine is held against; without them their tests are skipped, and say so.
+$(VENV)/.private $(VENV)/.peers $(VENV)/.prv: $(VENV)/.%: $(VENV)/.base
+	@if $(PIP) --editable '.[$*]'; then touch $@; else echo "rigdyno[$*] can't be installed here"; fi
 
 $(VENV)/.bench: $(VENV)/.base
 	$(PIP) --editable '.[bench]'

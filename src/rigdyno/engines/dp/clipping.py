@@ -130,8 +130,9 @@ class Clipping:
     def _weigh(self, uses: list[_Uses]) -> None:
         together = [use.together(self._norms) for use in uses]
         weights = self._weights(torch.stack([squared for _, squared in together]).sum(dim=0))
+        weights = weights.to(self.gradients.flat.dtype)
         for use, (contribution, _) in zip(uses, together, strict=True):
-            self.gradients.add(use.parameter, contribution, weights.to(use.parameter.dtype))
+            self.gradients.add(use.parameter, contribution, weights)
 
     def _weights(self, squared: Tensor) -> Tensor:
         finite = torch.isfinite(squared)

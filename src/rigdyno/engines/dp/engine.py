@@ -18,23 +18,16 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from rigdyno.engines.dp.accounting import Epsilon, noise_multiplier_for
+from rigdyno.engines.dp.accounting import Epsilon, check_delta, noise_multiplier_for
 from rigdyno.engines.dp.clipping import Bound, Clipping, Reduction
-from rigdyno.engines.dp.errors import BadSetting, MissingExtra, Unprotected
+from rigdyno.engines.dp.errors import BadSetting, Unprotected
 from rigdyno.engines.dp.examine import refuse
-from rigdyno.engines.dp.kernels import why_not
+from rigdyno.engines.dp.kernels import usable
 from rigdyno.engines.dp.ledger import Ledger
 from rigdyno.engines.dp.noise import Noise, noise_source
 from rigdyno.engines.dp.ranks import Ranks
 from rigdyno.engines.dp.sampling import PoissonLoader, private_loader
 from rigdyno.engines.dp.wiring import Wiring
-
-
-def use_kernels(asked: bool | None) -> bool:
-    reason = why_not()
-    if asked and reason is not None:
-        raise MissingExtra(f"kernels were asked for: {reason}")
-    return asked is not False and reason is None
 
 
 class PrivacyEngine:
@@ -56,6 +49,7 @@ class PrivacyEngine:
         kept = ledger is not None and Ranks.here().first
         self.ledger = Ledger.open(Path(ledger)) if kept and ledger is not None else Ledger()
         self._training: PrivateTraining | None = None
+        self._samples: int | None = None
 
     def make_private(
         self,
@@ -77,6 +71,7 @@ class PrivacyEngine:
         loader = private_loader(
             data_loader, generator=self._generator, secure=self.secure, rank=ranks.rank, ranks=ranks.count
         )
+        self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
         ranks.start_alike(module)
         bound = Bound(float(max_grad_norm), loss_reduction)
         self._training = PrivateTraining(self, module, optimizer, loader, noise_multiplier, bound)
@@ -97,6 +92,7 @@ class PrivacyEngine:
         """With the least noise that keeps so many epochs within the target, on top of what the ledger has already."""
         ranks = Ranks.here()
         probe = private_loader(data_loader, rank=ranks.rank, ranks=ranks.count)
+        check_delta(target_delta, len(probe.dataset))  # type: ignore[arg-type]
         noise_multiplier = noise_multiplier_for(
             target_epsilon, target_delta, probe.sample_rate, epochs * len(probe), self.ledger.spent
         )
@@ -114,6 +110,8 @@ class PrivacyEngine:
 
     def epsilon(self, delta: float) -> Epsilon:
         """With the conservative figure beside it."""
+        if self._samples is not None:
+            check_delta(delta, self._samples)
         return self.ledger.epsilon(delta)
 
     def release(self) -> None:
@@ -140,11 +138,13 @@ class PrivateTraining:
         self._ledger, self._loader, self._ranks = engine.ledger, loader, Ranks.here()
         self._noise_multiplier, self._std = noise_multiplier, noise_multiplier * bound.norm
         named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-        self.clipping = Clipping(named, bound, use_kernels(engine.kernels), self._ranks.count)
-        self._wiring = Wiring(network, self.clipping)
+        device = named[0][1].device
         self._noise: Noise = noise_source(
-            named[0][1].device, generator=engine._generator, secure=engine.secure, kernels=engine.kernels
+            device, generator=engine._generator, secure=engine.secure, kernels=engine.kernels
         )
+        kernels = device.type == "cpu" and usable(engine.kernels)
+        self.clipping = Clipping(named, bound, kernels, self._ranks.count)
+        self._wiring = Wiring(network, self.clipping)
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def undo(self) -> None:

@@ -29,8 +29,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rigdyno.engines.dp.errors import BadSetting, MissingExtra
-from rigdyno.engines.dp.kernels import why_not
+from rigdyno.engines.dp.errors import BadSetting
+from rigdyno.engines.dp.kernels import usable
 
 Key = NDArray[np.uint32]
 
@@ -70,10 +70,7 @@ def noise_source(
 def _use_kernels(device: torch.device, wanted: bool | None) -> bool:
     if wanted and device.type != "cpu":
         raise BadSetting(f"the kernels' noise is for the CPU, not for {device}; try kernels=None")
-    reason = why_not()
-    if wanted and reason is not None:
-        raise MissingExtra(f"no kernels here: {reason}")
-    return wanted is not False and device.type == "cpu" and reason is None
+    return device.type == "cpu" and usable(wanted)
 
 
 def _drawn_key(generator: torch.Generator | None) -> Key:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rigdyno.engines.dp import contributions, wiring
 from rigdyno.engines.dp.kernels import why_not
 
 ROUTES = [False, *([True] if why_not() is None else [])]
@@ -74,6 +75,22 @@ def image_networks(draw) -> nn.Module:
 def test_random_image_networks(kernels, network, samples, seed):
     chance = torch.Generator().manual_seed(seed)
     check(network, (images(chance, samples, 3, 13),), answers(chance, samples), kernels)
+
+
+@pytest.mark.filterwarnings("ignore:.*no rule")
+@pytest.mark.parametrize("kernels", ROUTES)
+@pytest.mark.parametrize("route", ["gram", "built", "generic"])
+def test_every_route_finds_the_same(route, kernels, monkeypatch):
+    """Which of them a layer takes goes by its shape; here all layers take one."""
+    monkeypatch.setattr(contributions, "TRAFFIC", {"gram": 1e18, "built": 0.0}.get(route, contributions.TRAFFIC))
+    if route == "generic":
+        monkeypatch.setattr(wiring, "rules", dict)
+    chance = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 16, 3, groups=4, stride=2)]
+    body += [nn.Conv2d(16, 16, 3, groups=16, padding=1), nn.Conv2d(16, 8, 1), nn.ReLU(), nn.Flatten(2), nn.LayerNorm(9)]
+    network = nn.Sequential(*body, nn.Linear(9, 9), nn.Flatten(), nn.Linear(72, CLASSES))
+    check(network, (images(chance, 6, 3, 8),), answers(chance, 6), kernels)
 
 
 class Tokens(nn.Module):

@@ -288,6 +288,12 @@ def test_figures_that_make_no_sense(name, figure):
         private(network(), **{name: figure})
 
 
+def test_a_delta_that_would_publish_a_sample():
+    engine, *_ = private(network())
+    with pytest.raises(BadSetting, match="delta"):
+        engine.get_epsilon(delta=1 / SAMPLES)
+
+
 def test_a_reduction_that_is_none():
     with pytest.raises(BadSetting, match="'mean' or 'sum'"):
         private(network(), loss_reduction="none")

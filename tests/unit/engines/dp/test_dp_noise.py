@@ -254,7 +254,7 @@ def test_kernels_are_used_where_they_can_be():
 
 def test_without_numba_it_is_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert "pip install numba" in why_not()
+    assert "pip install 'rigdyno[private]'" in why_not()
     assert type(noise_source(CPU)) is TorchNoise
     assert type(noise_source(CPU, secure=True)) is SystemNoise
     with pytest.raises(MissingExtra, match="Numba can't be imported"):

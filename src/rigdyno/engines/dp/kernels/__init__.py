@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rigdyno.engines.dp.errors import MissingExtra
+
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -48,10 +50,18 @@ def why_not() -> str | None:
     try:
         import numba
     except ImportError as reason:  # also a Numba that refuses this NumPy
-        return f"Numba can't be imported ({reason}); try `pip install numba`"
+        return f"Numba can't be imported ({reason}); try `pip install 'rigdyno[private]'`"
     if numba.config.DISABLE_JIT:
         return "NUMBA_DISABLE_JIT is set, and kernels that aren't compiled take minutes"
     return None
+
+
+def usable(asked: bool | None) -> bool:
+    """As asked for; None leaves it to what this process can do."""
+    reason = why_not()
+    if asked and reason is not None:
+        raise MissingExtra(f"no kernels here: {reason}")
+    return asked is not False and reason is None
 
 
 def threads() -> int:
