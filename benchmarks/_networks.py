@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -180,7 +178,3 @@ def batch(name: str, samples: int) -> tuple[Tensor, Tensor]:
         return torch.randint(10_000, (samples, 128), generator=chance), answers
     channels, side = {"efficientnet_b0": (3, 32), "resnet18": (3, 64), "mnist_cnn": (1, 28)}.get(name, (3, 224))
     return torch.randn(samples, channels, side, side, generator=chance), answers
-
-
-def parameters(net: nn.Module) -> int:
-    return sum(math.prod(parameter.shape) for parameter in net.parameters())

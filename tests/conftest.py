@@ -19,3 +19,14 @@ def _away_from_home(monkeypatch, tmp_path):
 
 # In the background of a shell this process ignores Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def one_thread():
+    """Two threads that wait for each other crawl on a machine that does something else."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -13,14 +13,7 @@ from rigdyno.updates.plain import Plain
 from rigdyno.workloads import _mnist, mnist_cnn
 from rigdyno.workloads.mnist_cnn import MnistCnn
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Two threads that wait for each other crawl on a machine that does something else."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)

@@ -120,8 +120,8 @@ class Part:
     def per_sample(self) -> Tensor:
         own = self._contribution.per_sample()
         whole = own.new_zeros(len(own), *self._shape)
-        for row, gradient in zip(whole, own, strict=True):
-            row[self.where] = gradient
+        at = (slice(None), *self.where)
+        whole[at] = own
         return whole
 
     def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
@@ -150,8 +150,6 @@ class Disjoint:
 
 def summed(uses: list[Contribution]) -> Contribution:
     """A parameter that is used several times has one gradient a sample, and its norm isn't the sum of theirs."""
-    if len(uses) == 1:
-        return uses[0]
     parts = [use for use in uses if isinstance(use, Part)]
     if len(parts) == len(uses) and all(_apart(one, other) for one, other in itertools.combinations(parts, 2)):
         return Disjoint(parts)

@@ -1,10 +1,10 @@
 """Private training in three lines: the same network, optimizer and loop, with clipping, noise and Poisson batches.
 
-engine = PrivacyEngine()
-network, optimizer, loader = engine.make_private(
-    module=network, optimizer=optimizer, data_loader=loader, noise_multiplier=1.1, max_grad_norm=1.0)
-...
-engine.get_epsilon(delta=1e-5)
+    engine = PrivacyEngine()
+    network, optimizer, loader = engine.make_private(
+        module=network, optimizer=optimizer, data_loader=loader, noise_multiplier=1.1, max_grad_norm=1.0)
+
+The training loop stays as it is; `engine.get_epsilon(delta=1e-5)` tells what it cost.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class PrivacyEngine:
         self.secure, self.kernels = secure, kernels
         self._generator = generator
         # One rank adds the noise and keeps the file; the others count along.
-        kept = ledger is not None and Ranks.here().first
-        self.ledger = Ledger.open(Path(ledger)) if kept and ledger is not None else Ledger()
+        self.ledger = Ledger() if ledger is None or not Ranks.here().first else Ledger.open(ledger)
         self._training: PrivateTraining | None = None
         self._samples: int | None = None
 
@@ -142,8 +141,7 @@ class PrivateTraining:
         self._noise: Noise = noise_source(
             device, generator=engine._generator, secure=engine.secure, kernels=engine.kernels
         )
-        kernels = device.type == "cpu" and usable(engine.kernels)
-        self.clipping = Clipping(named, bound, kernels, self._ranks.count)
+        self.clipping = Clipping(named, bound, usable(engine.kernels, device), self._ranks.count)
         self._wiring = Wiring(network, self.clipping)
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 

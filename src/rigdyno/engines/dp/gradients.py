@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rigdyno.engines.dp.contributions import Contribution
+from rigdyno.engines.dp.layout import channels_last
 
 
 class Gradients:
@@ -16,7 +17,7 @@ class Gradients:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         first = parameters[0]
         for parameter in parameters:
-            parameter.data = _channels_inside(parameter.data)
+            parameter.data = channels_last(parameter.data)  # so that no step turns it around
         self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
         self._views = list(zip(parameters, _views(self.flat, parameters), strict=True))
         self._place = {id(parameter): view for parameter, view in self._views}
@@ -54,10 +55,3 @@ def _views(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 def _strides(parameter: Tensor) -> tuple[int, ...]:
     """Of a dense tensor in the order of the parameter's own memory."""
     return torch.empty_like(parameter, memory_format=torch.preserve_format).stride()
-
-
-def _channels_inside(weight: Tensor) -> Tensor:
-    """A convolution's weight as the fastest operations of a CPU read it, so that no step turns it around."""
-    if weight.device.type != "cpu" or weight.dim() not in (4, 5):
-        return weight
-    return weight.to(memory_format=torch.channels_last if weight.dim() == 4 else torch.channels_last_3d)

@@ -62,15 +62,9 @@ def noise_source(
     torch alone, or (None) Numba's where they can be used."""
     if secure and generator is not None:
         raise BadSetting("noise from a generator repeats and secure noise must not: leave out one of the two")
-    if _use_kernels(device, kernels):
+    if usable(kernels, device):
         return SecureChaChaNoise() if secure else ChaChaNoise(_drawn_key(generator))
     return SystemNoise() if secure else TorchNoise(device, _drawn_key(generator))
-
-
-def _use_kernels(device: torch.device, wanted: bool | None) -> bool:
-    if wanted and device.type != "cpu":
-        raise BadSetting(f"the kernels' noise is for the CPU, not for {device}; try kernels=None")
-    return device.type == "cpu" and usable(wanted)
 
 
 def _drawn_key(generator: torch.Generator | None) -> Key:

@@ -54,6 +54,10 @@ def private(
     return engine, *made
 
 
+def figures() -> dict[str, object]:
+    return {"data_loader": DataLoader(data(), batch_size=BATCH), "noise_multiplier": 1.0, "max_grad_norm": 1.0}
+
+
 def train_step(net: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, answers: Tensor) -> None:
     optimizer.zero_grad()
     functional.cross_entropy(net(inputs), answers).backward()
@@ -354,36 +358,24 @@ def test_nothing_to_train():
     net_for_optimizer = network()
     with pytest.raises(BadSetting, match="no parameter that is trained"):
         PrivacyEngine().make_private(
-            module=net,
-            optimizer=torch.optim.SGD(net_for_optimizer.parameters(), lr=1.0),
-            data_loader=DataLoader(data(), batch_size=BATCH),
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
+            module=net, optimizer=torch.optim.SGD(net_for_optimizer.parameters(), lr=1.0), **figures()
         )
 
 
 def test_optimizers_that_hold_too_little_or_too_much():
     net, other = network(), network()
-    loader = DataLoader(data(), batch_size=BATCH)
-    figures = {"data_loader": loader, "noise_multiplier": 1.0, "max_grad_norm": 1.0}
     with pytest.raises(BadSetting, match=r"doesn't hold 2\.weight"):
-        PrivacyEngine().make_private(module=net, optimizer=torch.optim.SGD(net[0].parameters(), lr=1.0), **figures)
+        PrivacyEngine().make_private(module=net, optimizer=torch.optim.SGD(net[0].parameters(), lr=1.0), **figures())
     both = [*net.parameters(), *other.parameters()]
     with pytest.raises(BadSetting, match="aren't the network's"):
-        PrivacyEngine().make_private(module=net, optimizer=torch.optim.SGD(both, lr=1.0), **figures)
+        PrivacyEngine().make_private(module=net, optimizer=torch.optim.SGD(both, lr=1.0), **figures())
 
 
 def test_an_engine_is_for_one_network():
     engine, *_ = private(network())
     net = network()
     with pytest.raises(BadSetting, match="another engine"):
-        engine.make_private(
-            module=net,
-            optimizer=torch.optim.SGD(net.parameters(), lr=1.0),
-            data_loader=DataLoader(data(), batch_size=BATCH),
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-        )
+        engine.make_private(module=net, optimizer=torch.optim.SGD(net.parameters(), lr=1.0), **figures())
 
 
 def test_half_precision_is_refused():

@@ -35,13 +35,6 @@ SECURE = [KINDS[1], KINDS[3]]
 PRECISIONS = [torch.float32, torch.float64]
 
 
-@pytest.fixture(autouse=True)
-def _threads_as_before():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def seeded(seed, **options):
     return noise_source(CPU, generator=torch.Generator().manual_seed(seed), **options)
 

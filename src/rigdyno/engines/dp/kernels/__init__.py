@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rigdyno.engines.dp.errors import MissingExtra
+from rigdyno.engines.dp.errors import BadSetting, MissingExtra
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -56,12 +56,14 @@ def why_not() -> str | None:
     return None
 
 
-def usable(asked: bool | None) -> bool:
-    """As asked for; None leaves it to what this process can do."""
+def usable(asked: bool | None, device: torch.device) -> bool:
+    """As asked for; None leaves it to what the device and this process can do."""
+    if asked and device.type != "cpu":
+        raise BadSetting(f"the kernels are for the CPU, not for {device}; try kernels=None")
     reason = why_not()
     if asked and reason is not None:
         raise MissingExtra(f"no kernels here: {reason}")
-    return asked is not False and reason is None
+    return asked is not False and device.type == "cpu" and reason is None
 
 
 def threads() -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -51,6 +52,7 @@ class Layer:
         return parameter is not None and parameter in self.clipping.gradients
 
 
+@cache
 def rules() -> dict[type[nn.Module], type[Layer]]:
     """By the exact type: a subclass may compute something else, and goes the generic way."""
     found: dict[type[nn.Module], type[Layer]] = {}

@@ -14,7 +14,7 @@ from torch.autograd.function import Function, once_differentiable
 from rigdyno.engines.dp.contributions import Contribution, Part, PerSample
 from rigdyno.engines.dp.layers import Affine, Layer
 from rigdyno.engines.dp.layers._geometry import Geometry, zero_padded
-from rigdyno.engines.dp.layers._pointwise import channels_inside
+from rigdyno.engines.dp.layout import channels_inside, over_places
 
 
 def tap_sums(geometry: Geometry, inputs: Tensor, gradient: Tensor, shape: torch.Size) -> Contribution:
@@ -61,7 +61,8 @@ class _Depthwise(Function):
         ctx.save_for_backward(inputs)
         ctx.layer, ctx.geometry, ctx.parameters = layer, geometry, parameters
         found = channels_inside(len(inputs), len(weight), geometry.out(inputs.shape[2:]), inputs)
-        depthwise.forward(_maps(inputs), _taps(weight), _maps(found), _steps(geometry, inputs))
+        living = geometry.living_taps(inputs.shape[2:])
+        depthwise.forward(_maps(inputs), _taps(weight), _maps(found), _steps(geometry, living))
         return found if bias is None else found.add_(bias.view(-1, 1, 1))
 
     @staticmethod
@@ -75,11 +76,11 @@ class _Depthwise(Function):
         sums = inputs.new_empty(len(inputs), *(taps.stop - taps.start for taps in living), len(weight), 1)
         squared = torch.empty(len(inputs), dtype=torch.float64)
         into = (_maps(back), sums.squeeze(-1).numpy(), squared.numpy())
-        depthwise.backward(_maps(inputs), _maps(gradient), _taps(weight), *into, _steps(ctx.geometry, inputs))
+        depthwise.backward(_maps(inputs), _maps(gradient), _taps(weight), *into, _steps(ctx.geometry, living))
         if layer.trained(weight):
             layer.clipping.add(weight, _of_living_taps(sums, squared, living, weight.shape))
         if bias is not None and layer.trained(bias):
-            layer.clipping.add(bias, PerSample(gradient.flatten(2).sum(dim=2)))
+            layer.clipping.add(bias, PerSample(over_places(gradient)))
         return back, None, None, None, None
 
 
@@ -91,8 +92,7 @@ def _taps(weight: Tensor) -> np.ndarray[Any, Any]:
     return weight.detach()[:, 0].permute(1, 2, 0).contiguous().numpy()
 
 
-def _steps(geometry: Geometry, inputs: Tensor) -> np.ndarray[Any, Any]:
+def _steps(geometry: Geometry, living: Sequence[slice]) -> np.ndarray[Any, Any]:
     """As the kernels want them."""
-    living = geometry.living_taps(inputs.shape[2:])
     ends = [*(taps.start for taps in living), *(taps.stop for taps in living)]
     return np.array([*geometry.stride, *geometry.padding, *geometry.dilation, *ends], dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +96,7 @@ def _reach(size: int, kernel: int, stride: int, dilation: int) -> int:
     return (size - dilation * (kernel - 1) - 1) // stride + 1
 
 
+@cache  # asked for in every step
 def _living(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> slice:
     starts = [place * stride - padding for place in range(out)]
     alive = [tap for tap in range(kernel) if any(0 <= start + tap * dilation < size for start in starts)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -11,22 +10,11 @@ from torch.autograd.function import Function, once_differentiable
 
 from rigdyno.engines.dp.layers import Affine, Layer
 from rigdyno.engines.dp.layers.linear import multiply, tell_linear
+from rigdyno.engines.dp.layout import channels_inside, rows_of
 
 
 def private_pointwise(layer: Layer, inputs: Tensor, parameters: Affine) -> Tensor:
     return _Pointwise.apply(inputs, layer.clipping.anchor, layer, parameters)  # type: ignore[no-any-return]
-
-
-def channels_inside(samples: int, channels: int, places: tuple[int, ...], like: Tensor) -> Tensor:
-    """(samples, channels, places ...), laid out with the channels innermost."""
-    inner = [math.prod(places[number + 1 :]) * channels for number in range(len(places))]
-    strides = (math.prod(places) * channels, 1, *inner)
-    return torch.empty_strided((samples, channels, *places), strides, dtype=like.dtype, device=like.device)
-
-
-def rows_of(values: Tensor) -> Tensor:
-    """(samples, T, channels); a view where the channels are innermost already."""
-    return values.flatten(2).mT.contiguous()
 
 
 class _Pointwise(Function):

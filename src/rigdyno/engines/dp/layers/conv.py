@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 
@@ -14,6 +13,7 @@ from rigdyno.engines.dp.layers._depthwise import depthwise_by_kernel, tap_sums
 from rigdyno.engines.dp.layers._geometry import Geometry, padded
 from rigdyno.engines.dp.layers._patches import Patches
 from rigdyno.engines.dp.layers._pointwise import private_pointwise
+from rigdyno.engines.dp.layout import channels_last, over_places
 
 
 class Rule(Layer):
@@ -33,14 +33,6 @@ class Rule(Layer):
         return _Convolution.apply(inputs, self.clipping.anchor, self, geometry, parameters)  # type: ignore[no-any-return]
 
 
-def channels_last(inputs: Tensor) -> Tensor:
-    """On a CPU most layers take half the time in this layout; elsewhere the user's choice stands."""
-    if inputs.device.type != "cpu" or inputs.dim() < 4:
-        return inputs
-    # Not .contiguous: that leaves maps of one channel as they are, and what follows would take the other layout.
-    return inputs.to(memory_format=torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d)
-
-
 class _Convolution(Function):
     @staticmethod
     def forward(
@@ -58,7 +50,7 @@ class _Convolution(Function):
         if layer.trained(weight):
             layer.clipping.add(weight, _contribution(ctx.geometry, inputs, gradient, weight))
         if bias is not None and layer.trained(bias):
-            layer.clipping.add(bias, PerSample(gradient.flatten(2).sum(dim=2)))
+            layer.clipping.add(bias, PerSample(over_places(gradient)))
         wanted = ctx.needs_input_grad[0]
         return ctx.geometry.input_gradient(gradient, inputs, weight) if wanted else None, None, None, None, None
 

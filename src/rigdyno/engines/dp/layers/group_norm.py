@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from rigdyno.engines.dp.contributions import PerSample
 from rigdyno.engines.dp.layers import Layer
-from rigdyno.engines.dp.layers._pointwise import channels_inside, rows_of
+from rigdyno.engines.dp.layout import channels_inside, over_places, own_layout, rows_of
 
 Sums: TypeAlias = "tuple[Tensor, Tensor | None]"  # a sample each, with their squared norms where they are known
 
@@ -48,7 +48,7 @@ class _GroupNorm(Function):
     def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer) -> Tensor:
         module = layer.module
         assert isinstance(module, nn.GroupNorm)
-        inputs = inputs.contiguous(memory_format=suggested_format(inputs))
+        inputs = inputs.contiguous(memory_format=own_layout(inputs))
         ctx.sizes = len(inputs), inputs.shape[1], inputs.shape[2:].numel(), module.num_groups
         known: Any = (inputs, module.weight, module.bias, *ctx.sizes, module.eps)
         found, mean, rstd = torch.native_group_norm(*known)
@@ -64,7 +64,7 @@ class _GroupNorm(Function):
         if not ctx.needs_input_grad[0]:
             return None, None, None
         weight, wanted = ctx.layer.module.weight, [True, False, False]
-        gradient = gradient.contiguous(memory_format=suggested_format(inputs))
+        gradient = gradient.contiguous(memory_format=own_layout(inputs))
         found = torch.ops.aten.native_group_norm_backward(gradient, inputs, mean, rstd, weight, *ctx.sizes, wanted)
         return found[0], None, None
 
@@ -109,25 +109,13 @@ class _Fused(Function):
 
 def _tell(layer: Layer, inputs: Tensor, gradient: Tensor, mean: Tensor, rstd: Tensor) -> None:
     """The normalised input is (x - mean) rstd, and mean and rstd are the same for a whole group of channels."""
-    shifts = _over_places(gradient)
+    shifts = over_places(gradient)
     wide = inputs.shape[1] // mean.shape[1]
     mean, rstd = mean.repeat_interleave(wide, dim=1), rstd.repeat_interleave(wide, dim=1)
-    _tell_sums(layer, ((_over_places(inputs * gradient) - mean * shifts) * rstd, None), (shifts, None))
+    _tell_sums(layer, ((over_places(inputs * gradient) - mean * shifts) * rstd, None), (shifts, None))
 
 
 def _tell_sums(layer: Layer, scales: Sums, shifts: Sums) -> None:
     for parameter, (sums, squared) in ((layer.module.weight, scales), (layer.module.bias, shifts)):
         if layer.trained(parameter):
             layer.clipping.add(parameter, PerSample(sums, squared))
-
-
-def _over_places(values: Tensor) -> Tensor:
-    return values.flatten(2).sum(dim=2) if values.dim() > 2 else values
-
-
-def suggested_format(inputs: Tensor) -> torch.memory_format:
-    """The layout that a tensor is in already, as far as the kernels of its device know it."""
-    known = {4: torch.channels_last, 5: torch.channels_last_3d}.get(inputs.dim())
-    if known is None or inputs.device.type != "cpu" or inputs.is_contiguous():
-        return torch.contiguous_format
-    return known
