@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 run: $(VENV)/.base
 	$(BIN)/rigdyno
 
-test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv lint
+test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino lint
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.test
@@ -27,7 +27,7 @@ debian-packages:
 	@for command in ip tc sshd; do PATH="$$PATH:/usr/sbin:/sbin" command -v $$command > /dev/null || missing=1; done; \
 	test -z "$$missing" || { apt-get -qq update && apt-get -qq install --no-install-recommends iproute2 openssh-server; }
 
-bench: $(VENV)/.bench $(VENV)/.peers $(VENV)-jax/.made
+bench: $(VENV)/.bench $(VENV)/.peers $(VENV)/.monai $(VENV)/.openvino $(VENV)-jax/.made
 	@failed=0; for benchmark in benchmarks/[a-z]*.py; do \
 	  echo "== $$benchmark"; $(BIN)/python $$benchmark || failed=1; \
 	done; exit $$failed
@@ -44,8 +44,8 @@ $(VENV)/.test: $(VENV)/.base
 	$(PIP) --editable '.[test]'
 	@touch $@
 
-# The accountant, and what our own engine is held against; without them their tests are skipped, and say so.
-$(VENV)/.private $(VENV)/.peers $(VENV)/.prv: $(VENV)/.%: $(VENV)/.base
+# The accountant, and what our own engines are held against; without them their tests are skipped, and say so.
+$(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino: $(VENV)/.%: $(VENV)/.base
 	@if $(PIP) --editable '.[$*]'; then touch $@; else echo "rigdyno[$*] can't be installed here"; fi
 
 $(VENV)/.bench: $(VENV)/.base

@@ -1,0 +1,66 @@
+"""Calls from a live module, by torch.export: control flow is followed once, for a block of a fixed shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from rigdyno.engines.blockwise.boxes import Zyx
+from rigdyno.engines.blockwise.errors import BadNetwork
+from rigdyno.engines.blockwise.network.calls import Call, Calls, Ref, first_line
+from rigdyno.engines.blockwise.network.maps import WrongShape
+
+
+def traced(module: nn.Module, channels: int, shape: Zyx) -> Calls:
+    example = torch.zeros(1, channels, *shape)
+    try:
+        program = torch.export.export(module.eval(), (example,))
+    except Exception as error:
+        raise WrongShape(f"the network can't be traced on a block of {shape}: {first_line(error)}") from error
+    signature = program.graph_signature
+    owners = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    stored = {**program.state_dict, **program.constants}
+    nodes = list(program.graph.nodes)
+    inputs = [node.name for node in nodes if node.op == "placeholder" and node.name not in owners]
+    outputs = [str(name) for name in signature.user_outputs]
+    if len(inputs) != 1 or len(outputs) != 1:
+        raise BadNetwork(f"the network takes {len(inputs)} and gives {len(outputs)} tensors; it must be one and one")
+    return Calls(
+        calls=tuple(_call(node) for node in nodes if node.op == "call_function" and _gives_tensors(node)),
+        input=inputs[0],
+        output=outputs[0],
+        constants={name: stored[owner].detach() for name, owner in owners.items()},
+        shapes={node.name: tuple(node.meta["val"].shape) for node in nodes if _is_tensor(node)},
+    )
+
+
+def _call(node: fx.Node) -> Call:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:  # an operator of Python, such as picking from a tuple
+        return Call(str(node.target), {str(n): _value(value) for n, value in enumerate(node.args)}, node.name)
+    names = [argument.name for argument in schema.arguments]
+    arguments = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    return Call(str(node.target), {name: _value(value) for name, value in arguments.items()}, node.name)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, fx.Node):
+        return Ref(value.name)
+    if isinstance(value, (list, tuple)):
+        return [_value(item) for item in value]
+    return value
+
+
+def _gives_tensors(node: fx.Node) -> bool:
+    """Sizes and checks of them give none, and nobody needs them here."""
+    return any(isinstance(value, torch.Tensor) for value in torch.utils._pytree.tree_leaves(node.meta.get("val")))
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)

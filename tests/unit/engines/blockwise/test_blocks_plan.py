@@ -1,0 +1,255 @@
+"""What a run settles on: made once, whoever comes first or dies on the way, and never taken for another's."""
+
+import errno
+import json
+import os
+import threading
+
+import pytest
+from blocks_children import Children, ended_well, heard, kill, say
+
+from rigdyno.engines.blockwise import plan_file
+from rigdyno.engines.blockwise.errors import BadOutput, BadSetting, WontResume
+from rigdyno.engines.blockwise.plan_file import require_same, settle
+
+PLAN = {"fingerprint": {"model": "a1", "grid": "b2"}, "block": [64, 64, 64], "threshold": 0.5}
+RACES = """
+import json, os, time
+from rigdyno.engines.blockwise.plan_file import settle
+folder = Path(sys.argv[1])
+
+def make():
+    with (folder.parent / "made").open("a") as made:
+        made.write("once\\n")
+    time.sleep(0.1)  # so that the others do come meanwhile
+    return {"fingerprint": {}, "by": os.getpid()}
+
+tell("ready"), listen()
+tell(settle(folder, make, wait=lambda seconds: time.sleep(0.001)).plan["by"])
+"""
+MAKES_FOR_LONG = """
+from rigdyno.engines.blockwise.plan_file import settle
+
+def make():
+    tell("making"), listen()
+    return {"fingerprint": {}, "by": "the child"}
+
+settle(Path(sys.argv[1]), make)
+tell("settled")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "out.zarr" / ".rigdyno"
+
+
+@pytest.fixture
+def children():
+    with Children() as children:
+        yield children
+
+
+def never():
+    raise AssertionError("it lies there already")
+
+
+def settled(folder, **fingerprint):
+    return settle(folder, lambda: {"fingerprint": fingerprint})
+
+
+def test_the_first_makes_it_and_the_next_reads_it(folder):
+    first = settle(folder, lambda: PLAN)
+    assert (first.plan, first.made_here) == (PLAN, True)
+    second = settle(folder, never)
+    assert (second.plan, second.made_here) == (PLAN, False)
+    assert second.fingerprint == {"model": "a1", "grid": "b2"}
+
+
+def test_both_see_the_same_though_json_has_no_tuples(folder):
+    first = settle(folder, lambda: {**PLAN, "block": (64, 64, 64)})
+    assert first.plan == settle(folder, never).plan
+
+
+def test_nothing_temporary_is_left(folder):
+    settle(folder, lambda: PLAN)
+    assert sorted(path.name for path in folder.iterdir()) == ["lock", "plan.json"]
+
+
+def test_what_make_raises_leaves_no_plan(folder):
+    def make():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        settle(folder, make)
+    assert not folder.exists()
+    assert settle(folder, lambda: PLAN).made_here
+
+
+@pytest.mark.parametrize(
+    "plan", [{}, {"fingerprint": {"model": 3}}, {**PLAN, "x": float("nan")}, {**PLAN, "x": object()}]
+)
+def test_a_plan_that_could_not_be_read_again_is_not_written(folder, plan):
+    with pytest.raises(BadSetting, match="can't be kept"):
+        settle(folder, lambda: plan)
+    assert not (folder / "plan.json").exists()
+
+
+# Several processes.
+
+
+def test_a_race_makes_it_once(folder, children):
+    racers = [children.start(RACES, folder) for _ in range(5)]
+    assert [heard(racer) for racer in racers] == ["ready"] * 5
+    for racer in racers:
+        say(racer)
+    assert len({ended_well(racer) for racer in racers}) == 1
+    assert (folder.parent / "made").read_text() == "once\n"
+
+
+def test_the_others_wait_and_can_say_so(folder, children):
+    maker = children.start(MAKES_FOR_LONG, folder)
+    assert heard(maker) == "making"
+    told = []
+
+    def wait(seconds):
+        if len(told) == 2:
+            say(maker)
+            assert heard(maker) == "settled"
+
+    found = settle(folder, never, waiting=lambda: told.append("waiting"), wait=wait)
+    assert found.plan["by"] == "the child"
+    assert len(told) == 2
+
+
+def test_a_killed_maker_is_replaced(folder, children):
+    maker = children.start(MAKES_FOR_LONG, folder)
+    assert heard(maker) == "making"
+    assert settle(folder, lambda: PLAN, wait=lambda seconds: kill(maker)).made_here
+
+
+def test_a_maker_that_gives_up_leaves_the_place_to_who_waits(folder, children):
+    maker = children.start(MAKES_FOR_LONG.replace("return", "raise SystemExit('not today')  #"), folder)
+    assert heard(maker) == "making"
+    told = []
+
+    def wait(seconds):
+        told.append("waiting")
+        if len(told) == 1:
+            say(maker)
+            maker.wait()
+
+    assert settle(folder, lambda: PLAN, wait=wait).made_here
+    assert settle(folder, never).plan == PLAN
+
+
+def test_two_threads_make_it_once(folder):
+    made, found = [], []
+    work = threading.Thread(target=lambda: found.append(settle(folder, lambda: made.append(1) or PLAN)))
+    found.append(settle(folder, lambda: made.append(2) or work.start() or PLAN))
+    work.join()
+    assert made == [2]
+    assert [one.made_here for one in found] == [True, False]
+
+
+def test_a_lock_on_a_folder_that_was_removed_keeps_nobody_out(folder, monkeypatch):
+    real, locked = plan_file._locks, []
+
+    def removes_it_first(descriptor):
+        if not locked:
+            (folder / "lock").unlink()
+        locked.append(descriptor)
+        return real(descriptor)
+
+    monkeypatch.setattr(plan_file, "_locks", removes_it_first)
+    waits = []
+    assert settle(folder, lambda: PLAN, wait=waits.append).made_here
+    assert len(waits) == 1
+
+
+# What lies there isn't what was expected.
+
+
+def test_a_plan_that_was_cut_anywhere_is_refused(folder):
+    settle(folder, lambda: PLAN)
+    path = folder / "plan.json"
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(WontResume, match="cut short") as refused:
+            settle(folder, never)
+        assert "\n" not in str(refused.value)
+        assert str(path) in str(refused.value)
+        assert "--overwrite" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[1, 2]", "something else"),
+        (b"\xff\xfe\x00", "cut short"),
+        (b"[" * 200_000, "cut short"),
+        (b'{"format": "rigdyno blockwise plan", "version": 7}', "by another Rigdyno, as version 7, and this reads 1"),
+        (b'{"format": "rigdyno blockwise plan", "version": 1, "plan": []}', "no fingerprint"),
+        (b" " * (16 * 2**20 + 1), "more than 16777216 bytes"),
+    ],
+    ids=["a list", "no text", "deep", "later", "no plan", "large"],
+)
+def test_what_is_no_plan_is_refused(folder, content, reason):
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_bytes(content)
+    with pytest.raises(WontResume, match=reason):
+        settle(folder, never)
+    assert (folder / "plan.json").read_bytes() == content
+
+
+def test_the_same_fingerprint_goes_on(folder):
+    require_same(settled(folder, model="a", grid="b"), {"grid": "b", "model": "a"})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"model": "x", "mask_box": "b"}, "the model was another one;"),
+        ({"model": "a", "mask_box": "x"}, "the mask box was another one;"),
+        ({"model": "x", "mask_box": "x"}, "the model was another one and the mask box was another one;"),
+        ({"model": "a"}, "the mask box was another one;"),
+        ({"model": "a", "mask_box": "b", "input": "c"}, "the input was another one;"),
+    ],
+)
+def test_another_fingerprint_is_named(folder, wanted, words):
+    with pytest.raises(WontResume) as refused:
+        require_same(settled(folder, model="a", mask_box="b"), wanted)
+    assert f"begun in {folder.parent}: {words} take another output, or begin anew with --overwrite" in str(
+        refused.value
+    )
+
+
+# Disks that don't do it.
+
+
+def test_a_file_where_the_folder_should_be(folder):
+    folder.parent.write_text("something of the user's")
+    with pytest.raises(BadOutput, match="can't lock"):
+        settle(folder, lambda: PLAN)
+
+
+def test_a_file_system_without_locks_is_named(folder, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(plan_file.fcntl, "lockf", no_locks)
+    with pytest.raises(BadOutput, match="has no locks, so take an output on another one"):
+        settle(folder, lambda: PLAN)
+
+
+def test_a_full_disk_leaves_no_plan(folder, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plan_file.os, "fsync", full)
+        with pytest.raises(BadOutput, match="no space left"):
+            settle(folder, lambda: PLAN)
+    assert not folder.exists()
+    assert json.dumps(settle(folder, lambda: PLAN).plan) == json.dumps(PLAN)
