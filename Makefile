@@ -10,7 +10,8 @@ run: $(VENV)/.base
 	$(BIN)/rigdyno
 
 test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/golden
+	$(BIN)/python -m pytest tests/integration
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -42,7 +42,7 @@ EDGE, QUICK_EDGE = 320, 192
 FEATURES = (32, 64, 128, 256)
 ROI, OVERLAP = 96, 0.25
 MEMORY = 6 * 10**9
-ERROR_EDGE, QUICK_ERROR_EDGE = 192, 96
+ERROR_EDGE, QUICK_ERROR_EDGE = 160, 96
 ROUNDS, QUICK_ROUNDS = 4, 2
 NEEDED = "1.6.1"
 NARROW = "4,8,16,32"  # for what doesn't depend on how much there is to compute
@@ -65,6 +65,7 @@ def main() -> None:
     torch.set_grad_enabled(False)
     network = fixed_network()
     edge, rounds = (QUICK_EDGE, QUICK_ROUNDS) if quick else (EDGE, ROUNDS)
+    print("  errors against the network over a whole volume at once", flush=True)
     halo, errors = error_rows(network, QUICK_ERROR_EDGE if quick else ERROR_EDGE)
     speeds = Speeds(network, edge, halo)
     speeds.take_turns(rounds)

@@ -151,8 +151,8 @@ def done(out):
 def test_killed_at_any_moment_it_goes_on_and_the_result_is_the_same(seed, given, warm, uninterrupted, tmp_path):
     chance, out, writes = random.Random(seed), tmp_path / "out", tmp_path / "writes"
     kills = 0
-    for moment in sorted(chance.sample(range(BLOCKS - 10), 3)):
-        running = warm.start(*infer(given, out), cwd=given, writes=writes)
+    for moment in sorted(chance.sample(range(BLOCKS - 30), 3)):
+        running = warm.start(*infer(given, out), cwd=given, writes=writes, pause=0.005)
         until(lambda moment=moment: done(out) >= moment, f"{moment} blocks were done")
         running.send(signal.SIGKILL)
         kills += warm.ended(running).code == -signal.SIGKILL

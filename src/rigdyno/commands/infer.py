@@ -122,7 +122,6 @@ def _only_plan(inference: Inference, as_json: bool) -> int:
 
 def _run(inference: Inference, as_json: bool, quiet: bool) -> int:
     silent = quiet or as_json or inference.job.rank > 0
-
     begun: list[Plan] = []
 
     def watch(plan: Plan, resumed: bool) -> Watcher:

@@ -103,6 +103,9 @@ class _Counting:
     def block_done(self, box: Box, seconds_reading: float, seconds_predicting: float, seconds_writing: float) -> None:
         self._voxels += box.voxels
 
+    def block_skipped(self, box: Box) -> None:
+        self._done_before += box.voxels  # nothing was computed: the rate must not rise by it
+
     def block_failed(self, box: Box, error: Exception) -> None:
         self._failed += 1
 

@@ -205,7 +205,7 @@ class _Run(Generic[T, P, E]):
             return
         if values is SKIP:
             self._journal.skipped(block)
-            self._tally.block_skipped()
+            self._tally.block_skipped(box)
             self._places_ahead.put(None)
         else:
             self._to_predict.put(_Read(block, values, self._steps.clock() - began))

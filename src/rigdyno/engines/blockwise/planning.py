@@ -6,7 +6,6 @@ import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -113,6 +112,7 @@ class Planner:
     ) -> None:
         self.volume, self.model, self.asked, self.read = volume, model, asked, read
         self.normalisation, self.output = normalisation, output
+        self.buffers = self._buffers()
 
     def plan(self) -> Planned:
         places = self._places()
@@ -201,9 +201,8 @@ class Planner:
             return self.asked.memory
         return int(free_bytes() * MEMORY_SHARE) + psutil.Process().memory_info().rss
 
-    @cached_property
-    def buffers(self) -> Buffers:
-        """Reckoned once: what is said at the end must be what the blocks were cut by."""
+    def _buffers(self) -> Buffers:
+        """Reckoned once, before samples make the program grow: what is said is what the blocks were cut by."""
         waiting = self.volume.channels * (FLOAT_BYTES + self.volume.dtype.itemsize) * AHEAD
         stored = np.dtype(self.asked.dtype).itemsize
         # Being written: floats, what they are scaled to on the way, and what is stored.

@@ -47,6 +47,9 @@ class Watcher(Protocol):
         self, box: Box, seconds_reading: float, seconds_predicting: float, seconds_writing: float
     ) -> None: ...
 
+    def block_skipped(self, box: Box) -> None:
+        """The mask is empty there."""
+
     def block_failed(self, box: Box, error: Exception) -> None:
         """It couldn't be read; the others go on."""
 
@@ -62,6 +65,9 @@ class Silent:
         pass
 
     def block_done(self, box: Box, seconds_reading: float, seconds_predicting: float, seconds_writing: float) -> None:
+        pass
+
+    def block_skipped(self, box: Box) -> None:
         pass
 
     def block_failed(self, box: Box, error: Exception) -> None:
@@ -90,9 +96,10 @@ class Tally:
             self._voxels += box.voxels
             self._watcher.block_done(box, reading, predicting, writing)
 
-    def block_skipped(self) -> None:
+    def block_skipped(self, box: Box) -> None:
         with self._mutex:
             self._skipped += 1
+            self._watcher.block_skipped(box)
 
     def block_failed(self, box: Box, error: Exception) -> None:
         with self._mutex:

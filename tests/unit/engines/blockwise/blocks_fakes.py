@@ -67,6 +67,9 @@ class Notes:
     def block_done(self, *told: object) -> None:
         self._note("done", *told)
 
+    def block_skipped(self, *told: object) -> None:
+        self._note("skipped", *told)
+
     def block_failed(self, *told: object) -> None:
         self._note("failed", *told)
 

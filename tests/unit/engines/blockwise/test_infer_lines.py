@@ -126,6 +126,17 @@ def test_lines_in_a_pipe_every_so_often():
     assert "\x1b" not in stream.getvalue()
 
 
+def test_what_the_mask_skips_counts_as_done_but_not_for_the_rate():
+    clock, stream = ManualClock(), io.StringIO()
+    plan = replace(PLAN, shape=(2, 100, 100), block=(1, 100, 100), blocks=2)
+    watcher = watcher_for(plan, clock, quiet=False, stream=stream)
+    watcher.started(Counts(2, 0, 0, 0))
+    watcher.block_skipped(Box((0, 0, 0), (1, 100, 100)))
+    clock.advance(1.0)
+    watcher.block_done(Box((1, 0, 0), (2, 100, 100)), 0.1, 0.2, 0.1)
+    assert stream.getvalue() == "100%  0.0100 megavoxel/s, 0.0 s left\n"
+
+
 def test_a_failure_is_said_at_once_in_one_line():
     stream = io.StringIO()
     watcher = watcher_for(PLAN, ManualClock(), quiet=False, stream=stream)

@@ -76,6 +76,7 @@ def saved(module: nn.Module, path: Path, dynamic=None) -> Path:
     ("name", "dynamic"),
     [*((name, "static") for name in NETWORKS), ("u-net", "any"), ("to a size", "any"), ("to a size", "named")],
 )
+@pytest.mark.filterwarnings("ignore:No complete tensor")
 def test_the_same_network_comes_out(name, dynamic, tmp_path):
     torch.manual_seed(0)
     module = lively(NETWORKS[name]())
@@ -190,6 +191,7 @@ HOSTILE: dict[str, tuple[dict[str, Change | bytes], str]] = {
     "groups that don't fit": ({GRAPH: call(3, groups={"as_int": 3})}, "don't fit"),
     "a norm of something else": ({GRAPH: call(1, running_mean={"as_tensor": {"name": "p_3_bias"}})}, "don't fit"),
     "a tensor that isn't there": ({GRAPH: call(0, weight={"as_tensor": {"name": "nowhere"}})}, "weights"),
+    "nothing to clamp by": ({GRAPH: call(2, target="torch.ops.aten.clamp.default")}, "clamp.default wrongly"),
     "an unknown type": ({WEIGHTS: weight(dtype=99)}, "type that isn't known"),
     "a pickle for a weight": ({WEIGHTS: weight(use_pickle=True)}, "pickle, which could run code"),
     "less than was said": ({"data/weights/weight_0": lambda content: content[:-4]}, "elements are stored"),

@@ -74,9 +74,11 @@ def test_every_activation_after_a_sum_of_convolutions(make, kernels, monkeypatch
     assert any(isinstance(node.layer, Weighted) and len(node.layer.parts) == 2 for node in graph.nodes)
 
 
-@pytest.mark.parametrize("make", [*ACTIVATIONS, nn.Mish, nn.SELU, nn.Hardsigmoid, nn.Softplus])
-def test_every_activation_after_one_convolution(make):
-    check(nn.Sequential(conv(1, 4), make()))
+@pytest.mark.parametrize("some", [0, 1, 2, 3])
+def test_every_activation_after_one_convolution(some):
+    chosen = [*ACTIVATIONS, nn.Mish, nn.SELU, nn.Hardsigmoid, nn.Softplus][some::4]
+    pairs = [[conv(4, 4), make()] for make in chosen]
+    check(nn.Sequential(conv(1, 4), *(layer for pair in pairs for layer in pair)))
 
 
 def test_a_unet_becomes_few_layers():
@@ -106,6 +108,12 @@ def test_a_convolution_of_what_was_upsampled(kernel, factor, linear):
     graph = check(network, shapes)
     coarse = any(isinstance(part, Deconvolution) for node in graph.nodes for part in getattr(node.layer, "parts", ()))
     assert coarse != linear
+
+
+def test_a_large_upsampling_is_left_as_it_is():
+    """A kernel of 18 x 18 x 18 would take more memory than the map that it saves."""
+    network = nn.Sequential(nn.MaxPool3d(16), nn.Upsample(scale_factor=16), conv(1, 2))
+    assert [type(node.layer).__name__ for node in check(network, (16, 16, 16)).nodes][1:] == ["Resizing", "Weighted"]
 
 
 IN_PLACE = {
@@ -192,6 +200,7 @@ def test_what_isnt_understood_says_so(what):
         nn.ConvTranspose3d(4, 4, 2, stride=2, output_padding=1),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_convolutions_that_leave_voxels_without_input_arent_trimmed(odd):
     with pytest.raises(NotUnderstood, match=r"padding|leaves voxels empty"):
         both_graphs(nn.Sequential(conv(1, 4), odd).eval(), 1, (8, 8, 8))

@@ -92,6 +92,13 @@ def test_a_file_of_ones_own(own, name, channels):
     assert sys.modules["random"] is random
 
 
+def test_a_file_of_ones_own_may_import_what_lies_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_the_network.py").write_text(OWN)
+    (tmp_path / "net.py").write_text("from beside_the_network import build")
+    assert load_model(f"{tmp_path}/net.py:build").model.channels_out == 3
+
+
 def test_settings_of_ones_own(own):
     assert load_model(f"{own}:Net", settings={"width": "5", "bias": "false"}).model.channels_out == 5
 
@@ -207,7 +214,7 @@ def test_weights_that_would_run_code(tmp_path):
     assert not (tmp_path / "was run").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage" * 100, b"\x80\x04."])
+@pytest.mark.parametrize("content", [b"", b"garbage" * 100, b"\x80\x02."])
 @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
 def test_weights_that_are_none(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)

@@ -151,6 +151,17 @@ def test_a_network_of_thirds_is_cut_by_27():
     assert model.exact_halo == (0, 0, 0)
 
 
+class SumsTwice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(2).cumsum(3)
+
+
+def test_identity_changes_with_what_forward_does():
+    networks = [type("Net", (kind,), {})() for kind in (Sums, SumsTwice)]
+    assert repr(networks[0]) == repr(networks[1])
+    assert Opaque(networks[0], 1).identity() != Opaque(networks[1], 1).identity()
+
+
 def test_identity_changes_with_any_weight():
     network = Padded()
     model = Opaque(network, 1)

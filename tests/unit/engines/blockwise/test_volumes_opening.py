@@ -210,9 +210,12 @@ def test_another_volume_has_another_identity(tmp_path, writer):
 
 
 def test_identity_of_a_file(tmp_path):
+    """A file that was mended is the same volume: its damaged blocks are tried again."""
     file = hdf5(tmp_path / "in.h5", a=(numbers(5, 6, 7), None), b=(numbers(5, 6, 7), None))
     identity = open_volume(f"{file}/a").identity()
     assert identity == open_volume(f"{file}:a").identity() != open_volume(f"{file}/b").identity()
     with h5py.File(file, "r+") as content:
         content["a"][0, 0, 0] = 0
-    assert open_volume(f"{file}/a").identity() != identity
+    assert open_volume(f"{file}/a").identity() == identity
+    assert hdf5(tmp_path / "other.h5", a=(numbers(5, 6, 7), None)) != file
+    assert open_volume(f"{tmp_path / 'other.h5'}/a").identity() != identity

@@ -194,6 +194,7 @@ def _own(path: Path, name: str, settings: dict[str, str]) -> nn.Module:
         raise BadNetwork(f"there is no file {path}")
     module = importlib.util.module_from_spec(specification)
     sys.modules[name_here] = module
+    sys.path.insert(0, str(path.parent.resolve()))  # what lies beside it can be imported, as if it were run
     try:
         specification.loader.exec_module(module)
     except (Exception, SystemExit) as error:

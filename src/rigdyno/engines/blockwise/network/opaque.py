@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import weakref
 from math import prod
 from typing import Any
@@ -63,10 +64,22 @@ class Opaque:
 
     def identity(self) -> str:
         digest = hashlib.sha256(repr(self.module).encode())
+        for source in sorted({_source(kind) for part in self.module.modules() for kind in type(part).__mro__}):
+            digest.update(source.encode())
         for name, tensor in self.module.state_dict().items():
             digest.update(name.encode())
             digest.update(raw_bytes(tensor))
         return digest.hexdigest()
+
+
+def _source(kind: type) -> str:
+    """Another forward is another network, though its layers and weights are the same; torch's own layers are known."""
+    if kind.__module__.split(".")[0] in ("torch", "builtins"):
+        return kind.__qualname__
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):  # typed into a shell
+        return kind.__qualname__
 
 
 def _why_dependent(found: Found) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from math import prod
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from rigdyno.engines.blockwise.network.layers.resizing import Resizing
 from rigdyno.engines.blockwise.network.layers.weighted import Weighted
 
 LEAST_WIDTH = 8  # channels: kernels fill their vectors with them, so narrower parts are better left together
+MOST_TAPS = 1000  # of a coarse kernel: beyond an upsampling by eight, weights grow faster than products shrink
 
 Part = Convolution | Deconvolution
 
@@ -112,7 +114,8 @@ def _take_coarse(network: Network, number: int) -> None:
 
 def _before_upsampling(part: Convolution, resizing: Resizing) -> Deconvolution | None:
     simple = part.stride == part.dilation == (1, 1, 1) and part.groups == 1
-    if resizing.linear or not simple or max(part.weight.shape[2:]) < 2:
+    taps = prod(int(part.weight.shape[axis + 2]) - 1 + resizing.factor[axis] for axis in AXES)
+    if resizing.linear or not simple or max(part.weight.shape[2:]) < 2 or taps > MOST_TAPS:
         return None
     weight = part.weight.transpose(0, 1)
     for axis in AXES:

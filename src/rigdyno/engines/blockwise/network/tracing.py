@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import warnings
+from contextlib import redirect_stderr
 from typing import Any
 
 import torch
@@ -16,7 +19,10 @@ from rigdyno.engines.blockwise.network.maps import WrongShape
 def traced(module: nn.Module, channels: int, shape: Zyx) -> Calls:
     example = torch.zeros(1, channels, *shape)
     try:
-        program = torch.export.export(module.eval(), (example,))
+        # What it has to say of a network that it can't trace goes on for pages.
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            program = torch.export.export(module.eval(), (example,))
     except Exception as error:
         raise WrongShape(f"the network can't be traced on a block of {shape}: {first_line(error)}") from error
     signature = program.graph_signature

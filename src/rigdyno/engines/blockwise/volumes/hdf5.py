@@ -43,8 +43,8 @@ class Hdf5Volume:
         # What isn't in chunks is read from anywhere at the same price.
         self.chunk: Zyx = self._layout.spatial(dataset.chunks) if dataset.chunks else (1, 1, 1)
         self.voxel_size = _voxel_size(dataset, self._layout)
-        state = file.stat()
-        self._state = (str(file.resolve()), state.st_size, state.st_mtime_ns, dataset.name)
+        # Not its size and time: a file whose damaged part was mended is still the same volume.
+        self._place = (str(file.resolve()), dataset.name)
 
     def read(self, box: Box) -> Reading:
         check_inside(self.location, box, self.shape)
@@ -57,7 +57,7 @@ class Hdf5Volume:
         return Reading(self._channels_first(values), missing)
 
     def identity(self) -> str:
-        return identity_of(self._state, self._layout.lengths, self.dtype.name, dict(self._layout.picks))
+        return identity_of(self._place, self._layout.lengths, self.dtype.name, dict(self._layout.picks))
 
     def _channels_first(self, values: Array) -> Array:
         ordered = values.transpose(self._layout.order)
