@@ -13,6 +13,7 @@ import argparse
 import copy
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -304,12 +305,22 @@ def infer(where: Path, edge: int, *, features: str, memory: str) -> Ran:
     command += ["--set", f"features={features}", "--memory", memory, "--halo", "16", "--backend", "torch"]
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
+        peak = 0
+        while child.poll() is None and not select.select([child.stdout], [], [], 0.05)[0]:
+            peak = max(peak, _most_resident(child.pid))
         answer = child.stdout.read()
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         sys.exit(f"rigdyno infer ended with {child.returncode}")
-    return Ran(json.loads(answer), usage.ru_maxrss * 1024)
+    return Ran(json.loads(answer), peak)
+
+
+def _most_resident(process: int) -> int:
+    """Of the program alone: what wait() tells counts the process that it was forked from, too."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _store(path: Path, edge: int) -> None:
