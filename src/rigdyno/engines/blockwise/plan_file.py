@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rigdyno.engines.blockwise import durable
 from rigdyno.engines.blockwise.errors import BadOutput, BadSetting, WontResume
 
 FORMAT, VERSION = "rigdyno blockwise plan", 1
@@ -81,19 +82,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """The old file or the new one, even if the power goes."""
     temporary = path.with_name(f".{path.name}.tmp")  # one name is enough: only the holder of the lock writes
     with disk_errors(path, "write"):
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.put(path, content, temporary)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Files and folders that are there completely or not at all, also after a power cut."""
+"""What is written beside tensorstore's own files, what it leaves behind, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rigdyno.engines.blockwise import durable
 from rigdyno.engines.blockwise.errors import BadOutput, BlockwiseError
 from rigdyno.engines.blockwise.volumes._messages import one_line
 
@@ -50,25 +51,12 @@ def make_folder(folder: Path) -> None:
         return
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync(folder.parent)
+    durable.sync_folder(folder.parent)
 
 
 def replace_file(path: Path, document: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f"{path.name}{LITTER}")
-    with temporary.open("wb") as file:
-        file.write(json.dumps(document, indent=2, allow_nan=False).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    content = json.dumps(document, indent=2, allow_nan=False).encode()
+    durable.put(path, content, path.with_name(f"{path.name}{LITTER}"))
 
 
 @contextmanager
