@@ -286,6 +286,13 @@ def test_zarr_python_reads_it(location):
     assert np.array_equal(group["0"][:], output.read(whole(SHAPE)))
 
 
+def test_the_metadata_by_its_schema(location):
+    yaozarrs = pytest.importorskip("yaozarrs")
+    filled(location)
+    document = json.loads(Path(location, "zarr.json").read_text())
+    assert isinstance(yaozarrs.validate_ome_object(document["attributes"]["ome"]), yaozarrs.v05.Image)
+
+
 # Refusals.
 
 
