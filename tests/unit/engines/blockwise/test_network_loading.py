@@ -15,8 +15,14 @@ from rigdyno.engines.blockwise.network.loading import load_model, load_weights, 
 from rigdyno.engines.blockwise.network.understood import Understood
 from rigdyno.engines.blockwise.network.unet import UNet3d
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "_path_as_it_was")
 SMALL = {"features": "2,3", "norm": "false"}
+
+
+@pytest.fixture
+def _path_as_it_was(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
 
 OWN = """
 import torch
@@ -92,10 +98,10 @@ def test_a_file_of_ones_own(own, name, channels):
     assert sys.modules["random"] is random
 
 
-def test_a_file_of_ones_own_may_import_what_lies_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def test_a_file_of_ones_own_may_import_what_lies_beside_it(tmp_path):
     (tmp_path / "beside_the_network.py").write_text(OWN)
-    (tmp_path / "net.py").write_text("from beside_the_network import build")
+    (tmp_path / "colorsys.py").write_text("raise AssertionError('this is Python's')")
+    (tmp_path / "net.py").write_text("import colorsys\nfrom beside_the_network import build")
     assert load_model(f"{tmp_path}/net.py:build").model.channels_out == 3
 
 
