@@ -194,7 +194,7 @@ def _own(path: Path, name: str, settings: dict[str, str]) -> nn.Module:
         raise BadNetwork(f"there is no file {path}")
     module = importlib.util.module_from_spec(specification)
     sys.modules[name_here] = module
-    # What lies beside it can be imported; last, for a file called random.py there must not stand in for Python's either.
+    # What lies beside it can be imported; last, for a random.py there must not stand in for Python's either.
     sys.path.append(str(path.parent.resolve()))
     try:
         specification.loader.exec_module(module)
