@@ -9,12 +9,12 @@ from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn
 
 from rigdyno.clock import Clock
 from rigdyno.report.page import Page
+from rigdyno.report.progress import bar_on
 from rigdyno.units import seconds_of_ns, show_bytes, show_number, show_scaled, show_seconds
 
 if TYPE_CHECKING:
@@ -143,14 +143,7 @@ class Lines(_Counting):
 class Bar(_Counting):
     def __init__(self, plan: Plan, clock: Clock, stream: TextIO) -> None:
         super().__init__(plan, clock)
-        self._bar = Progress(
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("{task.fields[figures]}"),
-            console=Console(file=stream, highlight=False),
-            auto_refresh=False,
-            transient=True,
-        )
+        self._bar = bar_on(stream, BarColumn(bar_width=24))
         self._task = self._bar.add_task("", total=1.0, figures="")
 
     def started(self, counts: Counts) -> None:

@@ -36,6 +36,10 @@ class Box:
     def moved(self, by: Zyx) -> Box:
         return Box(zyx(map(sum, zip(self.start, by, strict=True))), zyx(map(sum, zip(self.stop, by, strict=True))))
 
+    def spans(self) -> list[tuple[int, int]]:
+        """Start and stop along each axis."""
+        return list(zip(self.start, self.stop, strict=True))
+
     def slices(self) -> tuple[slice, slice, slice]:
         z, y, x = (slice(start, stop) for start, stop in zip(self.start, self.stop, strict=True))
         return z, y, x
@@ -47,6 +51,12 @@ class Box:
 
 def whole(shape: Zyx) -> Box:
     return Box((0, 0, 0), shape)
+
+
+def box_of(spans: Iterable[tuple[int, int]]) -> Box:
+    """From its start and stop along each axis."""
+    starts, stops = zip(*spans, strict=True)
+    return Box(zyx(starts), zyx(stops))
 
 
 def zyx(numbers: Iterable[int]) -> Zyx:

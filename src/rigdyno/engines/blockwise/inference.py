@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from rigdyno.engines.blockwise.output_folder import (
 )
 from rigdyno.engines.blockwise.pipeline import SKIP, Skip, run_blocks
 from rigdyno.engines.blockwise.plan_file import WAY_OUT, Settled, require_same, settle
-from rigdyno.engines.blockwise.planning import AHEAD, READERS, WRITERS, Asked, Plan, Planner
+from rigdyno.engines.blockwise.planning import AHEAD, READERS, WRITERS, Asked, Plan, Planned, Planner
 from rigdyno.engines.blockwise.ports import Array, Volume
 from rigdyno.engines.blockwise.volumes.ome_zarr_output import OmeZarrOutput
 from rigdyno.engines.blockwise.volumes.opening import open_volume
@@ -146,16 +146,16 @@ class Inference:
         """Reads and computes some samples; writes nothing."""
         self._require_usable()
         if not self.is_begun:
-            return self._planned()[0]
+            return self._planned().plan
         settled = settle(Path(self.job.output) / FOLDER, dict)
-        require_same(settled, self._fingerprint())
+        require_same(settled, self._fingerprint)
         return Plan.from_json(settled.plan.get("plan"))
 
     def run(self, watch: Watch = lambda plan, resumed: Silent(), *, waiting: Callable[[], None] = lambda: None) -> Done:
         """`watch` is told the plan before anything is written, and whether it was there already."""
         output = Path(self.job.output)
         self._require_usable()
-        planned: list[tuple[Plan, Backend]] = []
+        planned: list[Planned] = []
         if self.job.overwrite:
             planned.append(self._planned())  # while what is to be replaced is still there: it may be refused
             remove_output(output)
@@ -166,18 +166,17 @@ class Inference:
         except BaseException:
             remove_empty(missing)
             raise
-        require_same(settled, self._fingerprint())
+        require_same(settled, self._fingerprint)
         plan = Plan.from_json(settled.plan.get("plan"))
         if not begun:
             self._require_fitting(plan)
             begun.append((made(plan.backend, self.loaded.model, self.device), watch(plan, True)))
         return self._blocks(settled, plan, *begun[0])
 
-    def _begin(
-        self, planned: list[tuple[Plan, Backend]], begun: list[tuple[Backend, Watcher]], watch: Watch
-    ) -> dict[str, Any]:
-        plan, backend = planned.pop() if planned else self._planned()
-        begun.append((backend, watch(plan, False)))
+    def _begin(self, planned: list[Planned], begun: list[tuple[Backend, Watcher]], watch: Watch) -> dict[str, Any]:
+        settled = planned.pop() if planned else self._planned()
+        plan = settled.plan
+        begun.append((settled.backend, watch(plan, False)))
         grid = Grid(plan.shape, plan.block)
         OmeZarrOutput.create(
             self.job.output,
@@ -190,9 +189,9 @@ class Inference:
             attributes=self._provenance(plan),
         )
         Journal.lay_out(Path(self.job.output) / FOLDER, len(grid))
-        return {"fingerprint": self._fingerprint(), "plan": plan.to_json()}
+        return {"fingerprint": self._fingerprint, "plan": plan.to_json()}
 
-    def _planned(self) -> tuple[Plan, Backend]:
+    def _planned(self) -> Planned:
         job = self.job
         asked = Asked(
             halo=job.halo,
@@ -207,7 +206,7 @@ class Inference:
         planned = planner.plan()
         about_mask = [self.mask.remark()] if self.mask and self.mask.factor != (1, 1, 1) else []
         remarks = (*self.loaded.remarks, *about_mask, *planned.plan.remarks)
-        return Plan.from_json({**planned.plan.to_json(), "remarks": remarks}), planned.backend
+        return replace(planned, plan=replace(planned.plan, remarks=remarks))
 
     def _blocks(self, settled: Settled, plan: Plan, backend: Backend, watcher: Watcher) -> Done:
         output = OmeZarrOutput.open(self.job.output)
@@ -258,6 +257,7 @@ class Inference:
             values[:, ~answer.inside] = 0
         return values
 
+    @cached_property
     def _fingerprint(self) -> dict[str, str]:
         """What must be the same for blocks of two runs to lie in one volume."""
         job = self.job
@@ -274,7 +274,7 @@ class Inference:
         return {
             "input": self.job.source,
             "model": self.loaded.name,
-            "model_sha256": self.loaded.model.identity(),
+            "model_sha256": self._fingerprint["model"],
             "halo": list(plan.halo),
             "halo_error": plan.halo_error,
             "block": list(plan.block),

@@ -4,7 +4,7 @@ import errno
 import os
 
 import pytest
-from blocks_children import Children, ended_well, heard, say
+from blocks_children import ended_well, heard, say
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,12 +31,6 @@ for block in Journal(Path(sys.argv[1]), int(sys.argv[2])).claims(wait=stop):
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path
-
-
-@pytest.fixture
-def children():
-    with Children() as children:
-        yield children
 
 
 def laid_out(folder, blocks, **options):

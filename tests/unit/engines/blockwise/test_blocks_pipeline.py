@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from blocks_children import Children, heard, kill, until
+from blocks_children import heard, kill, until
 from blocks_fakes import Notes, Work
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,22 +28,7 @@ tell(*[next(claims) for _ in range(3)]), listen()
 """
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left():
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) <= before
-
-
-@pytest.fixture
-def work(tmp_path):
-    return Work(tmp_path)
-
-
-@pytest.fixture
-def children():
-    with Children() as children:
-        yield children
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def test_the_result_is_that_of_a_simple_loop(work):

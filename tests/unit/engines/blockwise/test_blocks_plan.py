@@ -6,7 +6,7 @@ import os
 import threading
 
 import pytest
-from blocks_children import Children, ended_well, heard, kill, say
+from blocks_children import ended_well, heard, kill, say
 
 from rigdyno.engines.blockwise import plan_file
 from rigdyno.engines.blockwise.errors import BadOutput, BadSetting, WontResume
@@ -42,12 +42,6 @@ tell("settled")
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "out.zarr" / ".rigdyno"
-
-
-@pytest.fixture
-def children():
-    with Children() as children:
-        yield children
 
 
 def never():

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 import pytest
-from blocks_children import Children, ended_well, heard, kill, say, until
-from blocks_fakes import Notes, Work
+from blocks_children import ended_well, heard, kill, say, until
+from blocks_fakes import Notes
 
 from rigdyno.engines.blockwise.crew import Crew
 from rigdyno.engines.blockwise.errors import BadNetwork, BadOutput, BadRegion
@@ -113,22 +113,7 @@ except KeyboardInterrupt:
 BLOCKS = 2000
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left():
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) <= before
-
-
-@pytest.fixture
-def work(tmp_path):
-    return Work(tmp_path)
-
-
-@pytest.fixture
-def children():
-    with Children() as children:
-        yield children
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 @pytest.fixture

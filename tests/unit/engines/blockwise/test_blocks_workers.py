@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from blocks_children import Children, ended_well, heard, kill, say, until
+from blocks_children import ended_well, heard, kill, say, until
 
 from rigdyno.engines.blockwise.journal import Counts, Journal
 
@@ -30,12 +30,6 @@ for block in journal.claims(wait=lambda seconds: time.sleep(0.005)):
     os.write(log, b"%d\\n" % block)
     journal.done(block)
 """
-
-
-@pytest.fixture
-def children():
-    with Children() as children:
-        yield children
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
+from rigdyno.engines.blockwise.boxes import Box, Zyx, box_of, zyx
 from rigdyno.engines.blockwise.errors import BadNetwork, BadSetting
 from rigdyno.engines.blockwise.network.graph import Network
 from rigdyno.engines.blockwise.network.layers.layer import AXES, Taken
@@ -42,10 +42,7 @@ class Trimming:
 
     def placement(self, size: Zyx, halo: Zyx) -> Placement:
         by_axis = [self.spans(axis, size[axis], halo[axis]) for axis in AXES]
-        boxes = []
-        for spans in zip(*by_axis, strict=True):
-            boxes.append(Box(zyx(span[0] for span in spans), zyx(span[1] for span in spans)))
-        return Placement(tuple(boxes))
+        return Placement(tuple(box_of(spans) for spans in zip(*by_axis, strict=True)))
 
     def multiply_adds(self, size: Zyx, halo: Zyx) -> int:
         boxes = self.placement(size, halo).boxes

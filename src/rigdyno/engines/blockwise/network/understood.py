@@ -27,7 +27,7 @@ LARGE = 1024  # voxels along an edge: layers' products are counted for such a cu
 
 class Understood:
     def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+        self._calls, self._device = calls, "cpu"
         self.network = simplified(network_of(calls))
         self.trimming = Trimming(self.network)
         self.channels_in, self.channels_out = self.network.channels_in, self.network.channels_out
@@ -61,6 +61,9 @@ class Understood:
             return np.ascontiguousarray(run(network, placement, given)[0].numpy())
 
     def place(self, device: str) -> None:
+        if device == self._device:  # weights that kernels have put in order stay so
+            return
+        self._device = device
         constants = {name: tensor.to(device) for name, tensor in self._calls.constants.items()}
         calls = Calls(self._calls.calls, self._calls.input, self._calls.output, constants, self._calls.shapes)
         self.network = simplified(network_of(calls))

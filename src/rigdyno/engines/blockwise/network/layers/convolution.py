@@ -8,7 +8,7 @@ from math import prod
 from torch import Tensor
 from torch.nn import functional
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
+from rigdyno.engines.blockwise.boxes import Box, Zyx, box_of, zyx
 from rigdyno.engines.blockwise.network.layers import kernels
 from rigdyno.engines.blockwise.network.layers.activation import Activation
 from rigdyno.engines.blockwise.network.layers.layer import AXES, Taken, cropped
@@ -78,8 +78,7 @@ class Convolution:
         return functional.pad(tensor, [low[2], high[2], low[1], high[1], low[0], high[0]]), (0, 0, 0)
 
     def _needed(self, wanted: Box) -> Box:
-        spans = [self.needs(axis, (wanted.start[axis], wanted.stop[axis])) for axis in AXES]
-        return Box(zyx(span[0] for span in spans), zyx(span[1] for span in spans))
+        return box_of(self.needs(axis, span) for axis, span in enumerate(wanted.spans()))
 
     def reach(self, axis: int) -> int:
         return (int(self.weight.shape[axis + 2]) - 1) * self.dilation[axis] + 1

@@ -7,7 +7,7 @@ from math import prod
 
 from torch import Tensor
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
+from rigdyno.engines.blockwise.boxes import Box, Zyx, box_of, zyx
 from rigdyno.engines.blockwise.network.layers import kernels
 from rigdyno.engines.blockwise.network.layers.activation import Activation
 from rigdyno.engines.blockwise.network.layers.layer import AXES, Taken, cropped
@@ -72,8 +72,7 @@ class Deconvolution:
         return int(self.weight.numel()) * prod(shape) // prod(self.stride)
 
     def _needed(self, place: Box, wanted: Box) -> Box:
-        spans = [self.needs(axis, (wanted.start[axis], wanted.stop[axis])) for axis in AXES]
-        return Box(zyx(span[0] for span in spans), zyx(span[1] for span in spans)).within(place)
+        return box_of(self.needs(axis, span) for axis, span in enumerate(wanted.spans())).within(place)
 
     def _cut(self, place: Box, wanted: Box) -> tuple[kernels.Settings, Zyx, Box]:
         """The kernel's own padding cuts alike on both sides: with it, what is asked of it, and what it then gives."""

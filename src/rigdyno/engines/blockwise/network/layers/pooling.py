@@ -9,8 +9,8 @@ from math import prod
 from torch import Tensor
 from torch.nn import functional
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
-from rigdyno.engines.blockwise.network.layers.layer import AXES, Taken, any_planar, cropped
+from rigdyno.engines.blockwise.boxes import Box, Zyx, box_of
+from rigdyno.engines.blockwise.network.layers.layer import Taken, any_planar, cropped
 from rigdyno.engines.blockwise.network.spans import Span
 
 
@@ -34,8 +34,7 @@ class Pooling:
         return 1, self.stride[axis]
 
     def run(self, inputs: Sequence[Tensor], places: Sequence[Box], wanted: Box) -> Tensor:
-        spans = [self.needs(axis, (wanted.start[axis], wanted.stop[axis]))[0] for axis in AXES]
-        needed = Box(zyx(span[0] for span in spans), zyx(span[1] for span in spans))
+        needed = box_of(self.needs(axis, span)[0] for axis, span in enumerate(wanted.spans()))
         tensor = cropped(inputs[0], places[0], needed)
         pool = functional.max_pool3d if self.maximum else functional.avg_pool3d
         answer: Tensor = pool(tensor, self.window, self.stride)

@@ -9,7 +9,7 @@ from math import prod
 from torch import Tensor
 from torch.nn import functional
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
+from rigdyno.engines.blockwise.boxes import Box, Zyx, box_of, zyx
 from rigdyno.engines.blockwise.network.layers.layer import AXES, Taken, any_planar, cropped
 from rigdyno.engines.blockwise.network.spans import Span
 
@@ -54,5 +54,4 @@ class Resizing:
         return self.channels * prod(shape) * 8 if self.linear else 0
 
     def _needed(self, place: Box, wanted: Box) -> Box:
-        spans = [self.needs(axis, (wanted.start[axis], wanted.stop[axis]))[0] for axis in AXES]
-        return Box(zyx(span[0] for span in spans), zyx(span[1] for span in spans)).within(place)
+        return box_of(self.needs(axis, span)[0] for axis, span in enumerate(wanted.spans())).within(place)
