@@ -25,8 +25,10 @@ test-system: $(VENV)/.test
 	$(BIN)/python -m pytest tests/system -rs
 
 debian-packages:
-	@for command in ip tc sshd; do PATH="$$PATH:/usr/sbin:/sbin" command -v $$command > /dev/null || missing=1; done; \
-	test -z "$$missing" || { apt-get -qq update && apt-get -qq install --no-install-recommends iproute2 openssh-server; }
+	@for command in ip tc sshd ssh munged slurmctld slurmd srun; do \
+	  PATH="$$PATH:/usr/sbin:/sbin" command -v $$command > /dev/null || missing=1; done; \
+	test -z "$$missing" || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
+	  iproute2 openssh-server openssh-client munge slurmctld slurmd slurm-client; }
 
 bench: $(VENV)/.bench $(VENV)/.peers $(VENV)/.monai $(VENV)/.openvino $(VENV)-jax/.made
 	@failed=0; for benchmark in benchmarks/[a-z]*.py; do \

@@ -54,6 +54,7 @@ def ours(folder: Path) -> Window:
     from rigdyno.contracts import Place, Steps
     from rigdyno.runner.device import prepare_torch, usable_cores
     from rigdyno.runner.measure import StepMeter
+    from rigdyno.schema.participant import Participant
     from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
     from rigdyno.schema.spec import Budget
     from rigdyno.units import NS_PER_S
@@ -69,7 +70,7 @@ def ours(folder: Path) -> Window:
 
     def window(seconds: float) -> float:
         path = folder / f"{next(numbers)}.rows"
-        file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",)))
+        file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",), participant=Participant(id="rank0", rank=0)))
         meter = StepMeter(file, SystemClock(), Budget(seconds=seconds), settled=settled_so_far)
         meter.repeat(step, built.items_per_step)
         meter.close()

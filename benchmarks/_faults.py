@@ -94,7 +94,7 @@ def write_step(folder: Path) -> Path:
 
 
 def _pid(cell: Path, name: str) -> int:
-    return int((cell / f"{name}.pid").read_text())
+    return int((cell / name / "pid").read_text())
 
 
 def neighbour() -> Iterator[Inject]:
@@ -137,7 +137,7 @@ def memory_pressure() -> Iterator[Inject]:
 
 def stop() -> Iterator[Inject]:
     def stop_and_continue(cell: Path) -> None:
-        worker = _pid(cell, "worker.0")
+        worker = _pid(cell, "rank0")
         os.kill(worker, signal.SIGSTOP)
         SystemClock.sleep(STOP_SECONDS)
         os.kill(worker, signal.SIGCONT)
@@ -146,7 +146,7 @@ def stop() -> Iterator[Inject]:
 
 
 def kill_sampler() -> Iterator[Inject]:
-    yield lambda cell: os.kill(_pid(cell, "sampler"), signal.SIGKILL)
+    yield lambda cell: os.kill(_pid(cell, "node0"), signal.SIGKILL)
 
 
 @contextmanager

@@ -25,11 +25,14 @@ from pathlib import Path
 from rigdyno.clock import SystemClock
 from rigdyno.contracts import Step
 from rigdyno.errors import DamagedRun
+from rigdyno.launchers._node import NodeSampler, Part, make_folders
 from rigdyno.processes import write_pid
 from rigdyno.runner.measure import StepMeter
-from rigdyno.runner.sampling import sampled
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import laid_out
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows
-from rigdyno.schema.spec import Budget
+from rigdyno.schema.spec import Budget, Cell, RunSpec
+from rigdyno.store.files import write_json
 from rigdyno.units import NS_PER_MS, NS_PER_S
 
 WINDOWS = {0.05: (80, 150), 1.0: (6, 700), 5.0: (4, 150), 50.0: (1, 30)}  # by ms a step: steps a window, pairs
@@ -37,6 +40,8 @@ SAMPLER_MS = 3000
 WRITING_MS = 3000
 WARM_UP_ROWS = 5
 SETTLE_SECONDS = 0.01  # for the sampler to stop, or to catch up with the reading that it missed
+
+CELL = Cell(name="harness", spec=RunSpec(workload="harness"), participants=laid_out(1, 1, "cpu"))
 
 now_ns = SystemClock.now_ns
 
@@ -46,7 +51,7 @@ class Sampler:
 
     def __init__(self, folder: Path) -> None:
         _wait_until(lambda: _readings(folder) >= 2)
-        self.pid = int((folder / "sampler.pid").read_text())
+        self.pid = int(CellFolder(folder).participant("node0").pid.read_text())
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -96,7 +101,7 @@ def repeat(step: Step, rows: int, meter: StepMeter) -> None:
 
 
 def warmed_up_meter(step: Step, path: Path) -> StepMeter:
-    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",)))
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",), participant=CELL.participants[0]))
     budget = Budget(seconds=1e6)
     meter = StepMeter(file, SystemClock(), budget, settled=lambda durations: len(durations) >= WARM_UP_ROWS)
     while meter._flags:
@@ -128,7 +133,7 @@ def _duration_ns(work: Callable[[], object]) -> int:
 
 def _readings(folder: Path) -> int:
     try:
-        return len(read_rows(folder / "telemetry.rows")[1])
+        return len(read_rows(CellFolder(folder).participant("node0").rows("telemetry"))[1])
     except DamagedRun:  # not there yet
         return 0
 
@@ -193,9 +198,15 @@ def main() -> None:
     scale, seed = float(sys.argv[1]), int(sys.argv[2])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_pid(folder, "worker.0")
-        with sampled(folder):
+        part = Part(CELL, folder)
+        write_json(CellFolder(folder).spec, CELL)
+        make_folders(part)
+        write_pid(CellFolder(folder).participant("rank0").pid)
+        sampler = NodeSampler(part)
+        try:
             found = pairs(scale, random.Random(seed), folder)
+        finally:
+            sampler.stop()
     print(json.dumps(found))
 
 

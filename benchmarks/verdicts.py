@@ -64,7 +64,7 @@ class Injector(Silent):
 
 def _stream_ns(cell: Path) -> int:
     try:
-        _, rows = read_rows(cell / "steps.0.rows")
+        _, rows = read_rows(cell / "rank0" / "steps.rows")
     except DamagedRun:  # not there yet
         return 0
     return int(rows["end_ns"][-1] - rows["start_ns"][0]) if len(rows) else 0
@@ -92,10 +92,10 @@ def _nothing() -> Iterator[Inject | None]:
 def _is_quiet(cell: StoredCell) -> bool:
     """By the detectors of other tenants alone, over the whole stream."""
     found, steps = cell.telemetry(), cell.steps()
-    if found is None or not steps or not len(steps[0][1]):
+    if not found or not steps or not len(steps[0][1]):
         return False
-    span = span_of(steps[0][1])
-    aside, steal = pushed_aside_share(found[1], span), mean_reading(found[1], STEAL, span)
+    (_, telemetry), span = found[0], span_of(steps[0][1])
+    aside, steal = pushed_aside_share(telemetry, span), mean_reading(telemetry, STEAL, span)
     return (aside or 0.0) < thresholds.PUSHED_ASIDE_SUSPECT and (steal or 0.0) < thresholds.STEAL_SUSPECT
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.record import RunRecord
 from rigdyno.store.folder import RunFolder
 
@@ -83,12 +84,12 @@ def steps_began(store: Path, cell: int = 0, rows: int = 100) -> bool:
     folders = cell_folders(store)
     if len(folders) <= cell:
         return False
-    path = folders[cell] / "steps.0.rows"
+    path = CellFolder(folders[cell]).participant("rank0").rows("steps")
     return path.exists() and path.stat().st_size > 32 * rows
 
 
 def pid_of(cell: Path, name: str) -> int:
-    return int((cell / f"{name}.pid").read_text())
+    return int(CellFolder(cell).participant(name).pid.read_text())
 
 
 def is_alive(pid: int) -> bool:
@@ -100,7 +101,7 @@ def is_alive(pid: int) -> bool:
 
 def none_left(cell: Path) -> None:
     pids = [
-        int(text) for path in cell.glob("*.pid") if (text := path.read_text())
+        int(text) for path in cell.glob("*/pid") if (text := path.read_text())
     ]  # empty: the disk was full before it could start
     until(lambda: not any(map(is_alive, pids)), f"the processes {pids} were gone")
 

@@ -11,7 +11,7 @@ from rigdyno.schema.record import Facts, Outcome
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, WARM_UP, Header, RowFile
 from rigdyno.schema.spec import Cell, DuelPlan, Plan, RunSpec
 from rigdyno.store.folder import RunFolder
-from support import NOW, a_head, a_record, write_steps
+from support import NOW, a_head, a_rank, a_record, rows_path, write_steps
 
 A = RunSpec(workload="tensor_add", options={"variant": "as_intended"})
 B = RunSpec(workload="tensor_add", options={"variant": "corrected"})
@@ -63,7 +63,7 @@ def stored_suite(
     )
     folder = RunFolder.create(root, "device", NOW)
     folder.write_head(a_head(plan.cells, plan=plan))
-    write_steps(folder.fresh_cell_folder(cell) / "steps.0.rows", [30_000_000 + i * 7919 % 100_000 for i in range(100)])
+    write_steps(rows_path(folder.fresh_cell_folder(cell)), [30_000_000 + i * 7919 % 100_000 for i in range(100)])
     folder.write_record(a_record(cell.spec, run=folder.name, cell=cell.name, suite="device"), cell)
     write_pairs(folder, pairs, ratios, outcomes)
     return folder.path
@@ -82,7 +82,7 @@ def write_pairs(
 ) -> None:
     for cell in cells[: 2 * len(ratios)]:
         ratio = ratios[cell.pair - 1] if cell.arm == "b" else 1.0
-        write_turns(folder.fresh_cell_folder(cell) / "steps.0.rows", ratio)
+        write_turns(rows_path(folder.fresh_cell_folder(cell)), ratio)
         changes = {"outcome": outcomes[cell.pair, cell.arm]} if (cell.pair, cell.arm) in (outcomes or {}) else {}
         record = a_record(
             cell.spec, run=folder.name, cell=cell.name, pair=cell.pair, arm=cell.arm, seconds=12.0,
@@ -93,7 +93,7 @@ def write_pairs(
 
 def write_turns(path: Path, ratio: float, turns: int = 60) -> None:
     """The first ten are warm-up, three times as long. Both arms share their noise but for some ten-thousandths."""
-    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("turn",)))
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("turn",), participant=a_rank()))
     at_ns, own = 1_000_000_000, Random(ratio)
     for turn in range(turns):
         warm_up = turn < 10

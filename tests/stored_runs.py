@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rigdyno.schema.spec import Cell, Plan, RunSpec
 from rigdyno.store.folder import RunFolder
-from support import NOW, a_head, a_record, write_steps
+from support import NOW, a_head, a_record, rows_path, write_steps
 
 ADDING = RunSpec(workload="tensor_add", options={"variant": "as_published"})
 
@@ -34,5 +34,5 @@ def add_cell(folder: RunFolder, cell: Cell, mean_ms: float, items: float = 1.0, 
     inside = folder.fresh_cell_folder(cell)
     step_ns = [round(mean_ms * 1e6 * (1 + 0.001 * ((i * 7919) % 201 - 100) / 100)) for i in range(100)]
     for rank in range(cell.spec.world_size):
-        write_steps(inside / f"steps.{rank}.rows", step_ns, items, rank)
+        write_steps(rows_path(inside, name=f"rank{rank}"), step_ns, items, rank)
     folder.write_record(a_record(cell.spec, run=folder.name, cell=cell.name, repeat=cell.repeat, **changes), cell)

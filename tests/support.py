@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
-from rigdyno import __version__
+from msgspec.structs import replace
+
+from rigdyno import __version__, catalogue
+from rigdyno.schema.layout import CellFolder, RowKind
+from rigdyno.schema.participant import Participant, clock_of, laid_out
 from rigdyno.schema.record import Completed, Facts, RunHead, RunRecord
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile
 from rigdyno.schema.spec import Cell, Plan, RunSpec
@@ -65,10 +69,17 @@ def a_record(spec: RunSpec | None = None, **changes) -> RunRecord:
         "environment": Environment(python="3.11", packages={"torch": "2.13.0"}),
         "facts": Facts(unit="iteration", per_item={"byte": 1_207_959_552.0}),
         "outcome": Completed(),
-        "exit_codes": (0,),
-        "sampler_exit_code": 0,
+        "exit_codes": {"rank0": 0, "node0": 0},
     }
-    return RunRecord(**{**fields, **changes})
+    everything = {**fields, **changes}
+    known: RunSpec = everything["spec"]
+    taking_part = laid_out(known.world_size, known.nodes, known.device)
+    return RunRecord(**{"participants": taking_part, **everything})
+
+
+def with_defaults(spec: RunSpec) -> RunSpec:
+    """As it is planned: with what every option is that nobody set."""
+    return replace(spec, defaults=catalogue.defaults("workload", spec.workload))
 
 
 def a_head(cells: Iterable[Cell], **changes) -> RunHead:
@@ -82,9 +93,20 @@ def a_head(cells: Iterable[Cell], **changes) -> RunHead:
     return RunHead(**{**fields, **changes})
 
 
+def a_rank(number: int = 0, node: int = 0) -> Participant:
+    return Participant(id=f"rank{number}", rank=number, node=node, device="cpu", clock=clock_of(node))
+
+
+def rows_path(cell_folder: Path, kind: RowKind = "steps", name: str = "rank0") -> Path:
+    """Where a participant's rows belong; its folder is made."""
+    folder = CellFolder(cell_folder).participant(name)
+    folder.path.mkdir(exist_ok=True)
+    return folder.rows(kind)
+
+
 def write_steps(path: Path, step_ns: Iterable[int], items: float = 1.0, rank: int = 0) -> None:
     """One row a step, end to end."""
-    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",), rank=rank))
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",), participant=a_rank(rank)))
     at_ns = 1_000_000_000
     for duration_ns in step_ns:
         file.append(struct.pack(STEP_STRUCT, at_ns, at_ns + duration_ns, items, 1, 0, 0))
@@ -97,11 +119,11 @@ def a_stored_run(
 ) -> Path:
     """A run of one finished cell with a hundred steady steps of about 30 ms."""
     spec = spec or RunSpec(workload="tensor_add", options={"variant": "as_published"})
-    cell = Cell(name="01-test", spec=spec, seconds=5.0)
+    cell = Cell(name="01-test", spec=spec, seconds=5.0, participants=laid_out(1, 1, spec.device))
     folder = RunFolder.create(root, "test", NOW)
     folder.write_head(a_head([cell], plan=Plan(name="test", suite=suite, label=label, cells=(cell,))))
     cell_folder = folder.fresh_cell_folder(cell)
-    write_json(cell_folder / "spec.json", spec)
-    write_steps(cell_folder / "steps.0.rows", [30_000_000 + (i * 618_034) % 1_000_000 for i in range(100)])
+    write_json(CellFolder(cell_folder).spec, cell)
+    write_steps(rows_path(cell_folder), [30_000_000 + (i * 618_034) % 1_000_000 for i in range(100)])
     folder.write_record(a_record(spec, run=folder.name, suite=suite, label=label), cell)
     return folder.path

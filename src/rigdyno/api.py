@@ -36,6 +36,7 @@ from rigdyno.rig.system import describe_system
 from rigdyno.rig.twin import require_same_rigdyno
 from rigdyno.runner.orchestrate import Orchestrator
 from rigdyno.runner.own_loop import OwnLoop
+from rigdyno.runner.sessions import Sessions, open_sessions
 from rigdyno.schema.comparison import Duel
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead, RunRecord
@@ -102,7 +103,7 @@ class Run:
             fought, least = len(self.duel.pairs), plan.duel.least_pairs
             return f"{fought} of at least {least} pairs of processes are finished" if fought < least else None
         planned = sum(cell.pair is None for cell in plan.cells)
-        missing = planned - sum(record.pair is None for record in self.records)
+        missing = planned - sum(record.pair is None and not record.is_to_run_again for record in self.records)
         return f"{missing} of {planned} cells are not finished" if missing > 0 else None
 
     def _resume(self) -> str:
@@ -163,17 +164,15 @@ def _head(plan_for: Callable[[System, str], Plan]) -> RunHead:
     )
 
 
-def meet_nodes(head: RunHead) -> None:
-    """Before anything is measured: nodes that don't come, or have other versions, are found out at once."""
-    several = [cell.spec for cell in head.plan.runnable if cell.spec.nodes > 1]
-    if not several:
-        return
-    from rigdyno.launchers.ssh import Called
-    from rigdyno.launchers.torchrun import meet
-
-    first = several[0]
-    called = Called(first.hosts, first.rendezvous) if first.hosts else None
-    meet(first.rendezvous, max(spec.nodes for spec in several), called.why_not_coming if called else None)
+def sessions(
+    head: RunHead,
+    folder: RunFolder | None = None,
+    secret: bytes | None = None,
+    say: Callable[[str], None] = lambda words: None,
+) -> Sessions:
+    """Meets the nodes before anything is measured or written. `folder`: of a run that is resumed."""
+    left = [cell for cell in head.plan.runnable if folder is None or not folder.is_finished(cell)]
+    return open_sessions(head, left, secret, say)
 
 
 def start(head: RunHead, root: Path) -> RunFolder:
@@ -186,14 +185,22 @@ def start(head: RunHead, root: Path) -> RunFolder:
     return folder
 
 
-def carry_out(folder: RunFolder, head: RunHead, observer: Observer | None = None) -> Run:
+def carry_out(
+    folder: RunFolder, head: RunHead, observer: Observer | None = None, opened: Sessions | None = None
+) -> Run:
     """Runs what has no record yet."""
-    Orchestrator(folder, head, observer or Silent()).run()
+    with opened or sessions(head, folder) as met:
+        Orchestrator(folder, head, observer or Silent(), met).run()
     finished = Run(folder, head)
     if not any(cell.refusal is None for cell in head.plan.cells):
         reasons = {cell.refusal for cell in head.plan.cells}
         raise NothingMeasured(f"nothing could be measured: {'; '.join(sorted(filter(None, reasons)))}")
     return finished
+
+
+def _carried_out(head: RunHead, out: str | Path | None) -> Run:
+    with sessions(head) as opened:
+        return carry_out(start(head, runs_root(None if out is None else Path(out))), head, opened=opened)
 
 
 def run(
@@ -226,7 +233,7 @@ def run(
         label=label,
     )
     head = prepare(request)
-    return carry_out(start(head, runs_root(None if out is None else Path(out))), head)
+    return _carried_out(head, out)
 
 
 def duel(
@@ -248,7 +255,7 @@ def duel(
     ]
     request = DuelRequest(a=arms[0], b=arms[1], budget_seconds=seconds_from(budget), margin=margin, label=label)
     head = prepare_duel(request)
-    return carry_out(start(head, runs_root(None if out is None else Path(out))), head)
+    return _carried_out(head, out)
 
 
 def measure(

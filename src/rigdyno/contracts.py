@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.record import Quality, RunRecord
-from rigdyno.schema.spec import Cell, Plan, RunSpec, Value
+from rigdyno.schema.participant import ClockPair
+from rigdyno.schema.record import FailureKind, Quality, RunRecord
+from rigdyno.schema.spec import Cell, Plan, Reach, RunSpec, Value
 from rigdyno.schema.system import System
 from rigdyno.schema.view import Presentation
 
@@ -189,26 +190,70 @@ class Probe(Protocol):
 @dataclass(frozen=True)
 class Exit:
     code: int  # negative: the signal
-    rank: int | None = None  # None: of the one command that started them all
+    participant: str | None = None  # None: of the one command that started them all
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a cell left behind, beside its files."""
+
+    exits: Sequence[Exit] = ()  # of ranks and samplers
+    clocks: Sequence[ClockPair] = ()  # of other nodes
+    nodes: Sequence[System] = ()  # what they are
+    lost: str | None = None  # why the session can't go on: a node is gone, a job was cancelled
+    lost_kind: FailureKind = "node_lost"
 
 
 class Launch(Protocol):
+    """One cell under way, on all of its nodes."""
+
     def wait(self, seconds: float) -> bool:
-        """Sleeps until the workers are gone, or so long; whether they are."""
+        """Sleeps until the ranks are gone, or so long; whether they are."""
         ...
 
-    def exits(self) -> Sequence[Exit]: ...
-
     def stop(self) -> None: ...
+
+    def collect(self) -> Left:
+        """Once the ranks are gone: ends the samplers, and brings files from other nodes into the cell's folder."""
+        ...
+
+
+class Session(Protocol):
+    """The nodes of a run, met once for all of its cells."""
+
+    def start(self, cell: Cell, folder: Path) -> Launch:
+        """`folder` holds the cell's specification, and a folder for each participant."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a launcher must know to meet the nodes."""
+
+    cells: Sequence[Cell]  # that this launcher will start
+    system: System  # of this machine
+    reach: Reach = field(default_factory=Reach)
+    secret: bytes | None = field(default=None, repr=False)  # of the run, where nodes are started by hand
+    say: Callable[[str], None] = lambda words: None  # what it waits for, to the user
+
+    @property
+    def nodes(self) -> int:
+        return max((cell.spec.nodes for cell in self.cells), default=1)
+
+
+Scope = Literal["process", "machine", "nodes", "elsewhere"]
 
 
 class Launcher(Protocol):
     requires: ClassVar[tuple[Requirement, ...]]
+    # What it can start: one process here; several ranks here; ranks on this machine as the first node and on others;
+    # or ranks on other machines alone, of which nothing is known while planning.
+    scope: ClassVar[Scope]
 
-    def start(
-        self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int], turns: int | None = None
-    ) -> Launch:
-        """`turns`: the descriptor of a socket over which a duel's arm is told when it may step."""
+    def open(self, opening: Opening) -> Session:
+        """Raises a RigdynoError that names who is missing, after a bounded time."""
         ...
 
 

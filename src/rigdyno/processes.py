@@ -46,8 +46,8 @@ def peak_memory_bytes() -> int | None:
     return None
 
 
-def write_pid(folder: Path, name: str) -> None:
-    (folder / f"{name}.pid").write_text(str(os.getpid()))
+def write_pid(path: Path) -> None:
+    path.write_text(str(os.getpid()))
 
 
 def signal_name(code: int) -> str:

@@ -110,7 +110,7 @@ def test_nothing_that_could_be_measured_is_exit_code_3(tmp_path):
 def test_a_store_from_a_newer_version(tmp_path):
     run = a_stored_run(tmp_path / "runs")
     head = run / "head.json"
-    head.write_text(head.read_text().replace('"schema_version": 1', '"schema_version": 999'))
+    head.write_text(head.read_text().replace('"schema_version": 2', '"schema_version": 999'))
     for verb in ("report", "show"):
         answer = rigdyno(verb, str(run), cwd=tmp_path)
         assert answer.returncode == 2
@@ -121,7 +121,7 @@ def test_a_store_from_a_newer_version(tmp_path):
     assert "newer Rigdyno" in resumed.stderr
 
 
-@pytest.mark.parametrize("name", ["record.json", "steps.0.rows"])
+@pytest.mark.parametrize("name", ["record.json", "rank0/steps.rows"])
 def test_a_truncated_folder_is_named_and_the_others_served(name, tmp_path):
     damaged = a_stored_run(tmp_path / "runs", label="damaged")
     whole = a_stored_run(tmp_path / "runs", label="whole")

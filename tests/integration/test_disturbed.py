@@ -20,12 +20,12 @@ def folder(tmp_path):
 
 
 def readings(cell, channel):
-    _, rows = read_rows(cell / "telemetry.rows")
+    _, rows = read_rows(cell / "node0" / "telemetry.rows")
     return list(rows[channel])
 
 
 def measured(cell):
-    _, rows = read_rows(cell / "steps.0.rows")
+    _, rows = read_rows(cell / "rank0" / "steps.rows")
     return int((rows["flags"] & WARM_UP == 0).sum())
 
 
@@ -40,7 +40,7 @@ def test_a_worker_that_is_stopped_and_continued(folder):
     until(lambda: steps_began(folder / "runs"), "the worker was stepping")
     (cell,) = cell_folders(folder / "runs")
     until(lambda: measured(cell) >= 200, "its warm-up was over")
-    worker = pid_of(cell, "worker.0")
+    worker = pid_of(cell, "rank0")
     os.kill(worker, signal.SIGSTOP)
     try:
         until(lambda: readings(cell, "worker_stopped_share").count(1.0) >= 5, "the sampler had seen it")

@@ -108,12 +108,12 @@ def fought(tmp_path_factory):
     folder = tmp_path_factory.mktemp("duel")
     (folder / "train.py").write_text(STEPS)
     process = started("duel", "train.py:old", "train.py:new", "--set", "unit=image", *SHORT, cwd=folder)
-    until(lambda: arm_exists(folder, 2, "b", "worker.0.pid"), "the second pair was starting")
+    until(lambda: arm_exists(folder, 2, "b", "rank0/pid"), "the second pair was starting")
     interrupt(process, signal.SIGINT)
     interrupted = ended(process)
     for cell in cell_folders(folder / "runs"):
         none_left(cell)
-    pids = [int(path.read_text()) for path in (folder / "runs").rglob("*.pid")]
+    pids = [int(path.read_text()) for path in (folder / "runs").rglob("pid")]
     kept = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("pair001-*/*")}
     resumed = rigdyno("run", "--resume", f"runs/{only_run(folder).name}", cwd=folder)
     return Fought(folder, interrupted, kept, [pid for pid in pids if is_alive(pid)], resumed)
@@ -149,7 +149,7 @@ class TestInterruptedAndResumed:
     def test_both_arms_took_the_same_turns(self, fought):
         a_began: list[bool] = []
         for number in fought.pairs:
-            a, b = (read_rows(pair_folder(fought.folder, number, arm) / "steps.0.rows")[1] for arm in "ab")
+            a, b = (read_rows(pair_folder(fought.folder, number, arm) / "rank0" / "steps.rows")[1] for arm in "ab")
             assert len(a) == len(b) > LEAST_ROUNDS
             assert a["steps"].tolist() == b["steps"].tolist()
             assert a["flags"].tolist() == b["flags"].tolist()
@@ -184,8 +184,8 @@ class TestInterruptedAndResumed:
 class TestLost:
     def test_a_worker_killed_in_the_middle_ends_it_and_costs_only_its_pair(self, folder):
         process = started("duel", "train.py:old", "train.py:new", *SHORT, cwd=folder)
-        until(lambda: arm_exists(folder, 2, "b", "steps.0.rows"), "the second pair was stepping")
-        os.kill(pid_of(pair_folder(folder, 2, "b"), "worker.0"), signal.SIGKILL)
+        until(lambda: arm_exists(folder, 2, "b", "rank0/steps.rows"), "the second pair was stepping")
+        os.kill(pid_of(pair_folder(folder, 2, "b"), "rank0"), signal.SIGKILL)
         code, out, err = ended(process)
         assert code == 1, err
         assert err.splitlines()[-1] == "[pair 2] B: FAILED (signal, measure): SIGKILL: killed from outside"
@@ -208,7 +208,7 @@ class TestLost:
         one, two = records(only_run(folder))
         assert isinstance(one.outcome, Completed)
         assert two.outcome.kind == "timeout"
-        assert two.exit_codes in ((-signal.SIGTERM,), (-signal.SIGKILL,))
+        assert two.exit_codes["rank0"] in (-signal.SIGTERM, -signal.SIGKILL)
         for cell in cell_folders(folder / "runs"):
             none_left(cell)
 

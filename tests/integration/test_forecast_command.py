@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from driving import rigdyno
+from rigdyno import catalogue
 from rigdyno.schema.record import Facts, Skipped
 from rigdyno.schema.spec import RunSpec
 from rigdyno.schema.view import View
@@ -188,6 +189,7 @@ def scaled(tmp_path):
             arrangement="ddp" if ranks > 1 else "single",
             world_size=ranks,
             threads=1,
+            defaults=catalogue.defaults("workload", "resnet50"),
         )
         times = [step_ms, 1.002 * step_ms, 0.998 * step_ms]
         more = {} if outcome is None else {"outcome": outcome}

@@ -90,19 +90,19 @@ def test_a_killed_worker_and_a_killed_sampler_cost_only_themselves(folder):
     process = started("run", "train.py:step", "--sweep", "part=1,2", "--budget", "14s", cwd=folder)
     until(lambda: steps_began(folder / "runs", rows=500), "the first worker was stepping")
     (first,) = cell_folders(folder / "runs")
-    os.kill(pid_of(first, "worker.0"), signal.SIGKILL)
+    os.kill(pid_of(first, "rank0"), signal.SIGKILL)
     killed_ns = time.perf_counter_ns()
     until(lambda: steps_began(folder / "runs", cell=1), "the second worker was stepping")
-    os.kill(pid_of(cell_folders(folder / "runs")[1], "sampler"), signal.SIGKILL)
+    os.kill(pid_of(cell_folders(folder / "runs")[1], "node0"), signal.SIGKILL)
     code, out, err = ended(process)
     assert code == 1, err
     one, two = records(only_run(folder))
     assert one.outcome == Failed(kind="signal", phase="measure", message="SIGKILL: killed from outside")
-    assert one.exit_codes == (-signal.SIGKILL,)
-    _, rows = read_rows(first / "steps.0.rows")
+    assert one.exit_codes["rank0"] == -signal.SIGKILL
+    _, rows = read_rows(first / "rank0" / "steps.rows")
     assert killed_ns - int(rows["end_ns"][-1]) < 1.5e9  # at most about a second of samples is lost
     assert isinstance(two.outcome, Completed)
-    assert two.sampler_exit_code == -signal.SIGKILL
+    assert two.exit_codes["node0"] == -signal.SIGKILL
     assert "dead_sampler: the sampler died (exit code -9)" in " ".join(out.split())
     first_found, second_found = package.load(only_run(folder).path).measurements
     assert first_found.status == "FAILED"
@@ -114,7 +114,7 @@ def test_a_child_whose_parent_died_while_it_was_starting_ends_at_once(module, tm
     somebody_else = subprocess.Popen(["true"])
     somebody_else.wait()
     child = subprocess.run(
-        [sys.executable, "-m", f"rigdyno.runner.{module}", str(tmp_path), str(somebody_else.pid)],
+        [sys.executable, "-m", f"rigdyno.runner.{module}", str(tmp_path), str(somebody_else.pid), "rank0"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert child.returncode == 1

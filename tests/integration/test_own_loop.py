@@ -50,8 +50,8 @@ def test_a_real_training_loop(tmp_path):
     assert isinstance(record.outcome, Completed)
     assert record.facts.unit == "image"
     assert record.environment.framework["torch"]
-    assert record.sampler_exit_code == 0
-    assert "telemetry.rows" in record.files
+    assert record.exit_codes == {"node0": 0}
+    assert "node0/telemetry.rows" in record.files
     for verb in ("report", "show"):
         shown = rigdyno(verb, cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
@@ -92,14 +92,14 @@ def test_a_killed_script_leaves_its_samples_and_no_sampler(tmp_path):
     run = only_run(tmp_path)
     (cell,) = (run.path / "cells").iterdir()
     none_left(cell)
-    rows = (cell / "steps.0.rows").read_bytes()
+    rows = (cell / "rank0" / "steps.rows").read_bytes()
     report = rigdyno("report", cwd=tmp_path)
     assert report.returncode == 0
     assert "the script that ran it must run again" in " ".join(report.stdout.split())
     resumed = rigdyno("run", "--resume", str(run.path), cwd=tmp_path)
     assert resumed.returncode == 2
     assert resumed.stderr == "rigdyno: 'my training' was measured inside a script of yours: run that script again\n"
-    assert (cell / "steps.0.rows").read_bytes() == rows
+    assert (cell / "rank0" / "steps.rows").read_bytes() == rows
 
 
 SHORT = """

@@ -174,12 +174,12 @@ def test_a_real_run_of_two_ranks(ranked):
     assert measurement.facts.settled["gradient_bytes"] > 90_000_000
     assert measurement.phases is not None
     assert abs(measurement.phases.explained - 1) < 0.02
-    assert [set(rank) for rank in measurement.phases.by_rank] == [
+    assert [set(rank) for rank in measurement.phases.by_rank.values()] == [
         {"data", "broadcast", "forward", "backward", "communication", "optimizer"}
     ] * 2
     first, second = (rows for _, rows in run.cells[0].steps())
     assert len(first) == len(second)
-    assert {"worker.0.log", "worker.1.log", "torchrun.log"} <= {path.name for path in run.cells[0].folder.iterdir()}
+    assert {"rank0/log.txt", "rank1/log.txt", "node0/launcher.log"} <= set(run.cells[0].record.files)
     assert run.records[0].environment.threads == max(1, run.head.system.cpu.usable_cores // 2)
 
 
@@ -195,7 +195,7 @@ def test_a_lost_rank_is_named_and_leaves_nothing_running(tmp_path):
     process = started("run", "resnet50", "--ranks", "2", *TINY, "--budget", "60s", cwd=tmp_path)
     until(lambda: steps_began(tmp_path / "runs", rows=3), "the ranks were stepping")
     (cell,) = cell_folders(tmp_path / "runs")
-    os.kill(pid_of(cell, "worker.1"), signal.SIGKILL)
+    os.kill(pid_of(cell, "rank1"), signal.SIGKILL)
     code, out, _ = ended(process)
     assert code == 1
     [record] = records(only_run(tmp_path))

@@ -46,9 +46,9 @@ def test_the_folder_holds_everything(ran, place):
     run = only_run(place)
     (cell,) = (run.path / "cells").iterdir()
     assert {path.name for path in run.path.iterdir()} == {"head.json", "lock", "cells"}
-    assert {path.name for path in cell.iterdir()} == {
-        "spec.json", "record.json", "steps.0.rows", "telemetry.rows", "worker.0.json", "worker.0.log", "worker.0.pid",
-        "sampler.log", "sampler.pid",
+    assert {str(path.relative_to(cell)) for path in cell.rglob("*") if path.is_file()} == {
+        "spec.json", "record.json", "rank0/steps.rows", "rank0/report.json", "rank0/log.txt", "rank0/pid",
+        "node0/telemetry.rows", "node0/log.txt", "node0/pid",
     }  # fmt: skip
 
 
@@ -56,8 +56,7 @@ def test_the_record_explains_the_number(ran, place):
     (record,) = records(only_run(place))
     assert isinstance(record.outcome, Completed)
     assert record.outcome.quality.correct is True
-    assert record.exit_codes == (0,)
-    assert record.sampler_exit_code == 0
+    assert record.exit_codes == {"rank0": 0, "node0": 0}
     assert record.peak_memory_bytes > 50_000_000
     assert record.label == "my rig"
     assert record.environment.packages["torch"] == record.environment.framework["torch"]

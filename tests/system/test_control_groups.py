@@ -10,7 +10,7 @@ import rigdyno as package
 from driving import COMMAND, PATIENCE_SECONDS, environment, only_run, records, until
 from rigdyno.schema.samples import read_rows
 
-HOARD = "kept = []\n\n\ndef step():\n    kept.append(bytearray(b'x') * 20_000_000)\n"
+HOARD = "kept = []\n\n\ndef step():\n    kept.append(bytearray(b'x') * 100_000_000)\n"
 LIMIT_BYTES = 900_000_000
 
 
@@ -44,7 +44,7 @@ def run_inside(group: Path, *arguments: str, cwd: Path) -> subprocess.Popen[str]
 
 
 def seconds_stepped(store: Path) -> float:
-    files = list(store.glob("*/cells/*/steps.0.rows"))
+    files = list(store.glob("*/cells/*/rank0/steps.rows"))
     if not files or len(rows := read_rows(files[0])[1]) == 0:
         return 0.0
     return float(rows["end_ns"][-1] - rows["start_ns"][0]) / 1e9

@@ -6,12 +6,12 @@ import getpass
 import os
 import shutil
 import subprocess
-import time
+import sys
 
 import pytest
 from hosts import two_hosts
 
-from driving import COMMAND, environment
+from driving import COMMAND, environment, until
 from rigdyno import api
 from rigdyno.schema.record import Completed
 
@@ -35,14 +35,25 @@ def served(tmp_path):
     )
     with two_hosts() as hosts:
         with (tmp_path / "sshd.log").open("w") as log:
-            daemon = subprocess.Popen(hosts[1].command(server, "-D", "-e", "-f", str(settings)), stderr=log)
-        time.sleep(1.0)
-        assert daemon.poll() is None, (tmp_path / "sshd.log").read_text()
+            daemon = subprocess.Popen(
+                hosts[1].command(*_with_run_folder(server, "-D", "-e", "-f", str(settings))), stderr=log
+            )
         try:
+            until(
+                lambda: daemon.poll() is not None or "listening on" in (tmp_path / "sshd.log").read_text(),
+                "sshd listened",
+            )
+            assert daemon.poll() is None, (tmp_path / "sshd.log").read_text()
             yield hosts, _with_key(tmp_path)
         finally:
             daemon.terminate()
             daemon.wait()
+
+
+def _with_run_folder(server, *arguments):
+    """sshd wants /run/sshd, which a machine that never started it hasn't; in a namespace that nobody else sees."""
+    make = 'mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec "$@"'
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", make, "sh", server, *arguments]
 
 
 def _with_key(folder):
@@ -56,30 +67,68 @@ def _with_key(folder):
     return environment(PATH=f"{wrapper.parent}:{os.environ['PATH']}", HOME=str(folder))
 
 
-def run(hosts, folder, variables, *names):
+def run(hosts, folder, variables, *names, options=()):
     first = hosts[0]
     command = [*COMMAND, "run", "resnet50", *SMALL, "--ranks", "1", "--budget", "25s", "--hosts", ",".join(names)]
     return subprocess.run(
-        first.command(*command, "--out", str(folder / "runs")),
+        first.command(*command, *options, "--out", str(folder / "runs")),
         cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
 
 
-def test_the_other_host_is_started_and_its_rank_comes_back(served, tmp_path):
+def names_of(hosts):
+    return hosts[0].address, f"{getpass.getuser()}@{hosts[1].address}"
+
+
+def complaint(answer):
+    assert answer.returncode == 2, answer.stderr
+    assert "Traceback" not in answer.stderr
+    return answer.stderr.splitlines()[-1]
+
+
+def test_the_other_host_is_started_and_its_participants_come_back(served, tmp_path):
+    """Though its shell prints something first."""
     hosts, variables = served
-    answer = run(hosts, tmp_path, variables, hosts[0].address, f"{getpass.getuser()}@{hosts[1].address}")
+    (tmp_path / ".bashrc").write_text("echo welcome to the cluster\n")
+    answer = run(hosts, tmp_path, variables, *names_of(hosts))
     assert answer.returncode == 0, answer.stderr
     (path,) = (tmp_path / "runs").iterdir()
     [record] = api.load(path).records
     assert isinstance(record.outcome, Completed)
-    assert {"steps.0.rows", "steps.1.rows", "worker.1.json"} <= set(record.files)
+    for name in ("rank0", "rank1"):
+        assert {f"{name}/steps.rows", f"{name}/report.json", f"{name}/log.txt"} <= set(record.files)
+    for name in ("node0", "node1"):
+        assert f"{name}/telemetry.rows" in record.files
+    assert [(pair.clock, pair.when) for pair in record.clocks] == [("node1", "start"), ("node1", "end")]
+
+
+def test_the_interpreter_of_the_other_hosts_can_be_chosen(served, tmp_path):
+    hosts, variables = served
+    python = tmp_path / "my python"
+    python.write_text(f'#!/bin/sh\ntouch "{tmp_path}/was asked"\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    answer = run(hosts, tmp_path, variables, *names_of(hosts), options=["--remote-python", str(python)])
+    assert answer.returncode == 0, answer.stderr
+    assert (tmp_path / "was asked").exists()
+
+
+def test_an_interpreter_that_is_not_there_is_one_line(served, tmp_path):
+    hosts, variables = served
+    answer = run(hosts, tmp_path, variables, *names_of(hosts), options=["--remote-python", "/nowhere/python"])
+    assert "node 1 (" in complaint(answer)
+    assert "/nowhere/python" in complaint(answer)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_host_that_lets_nobody_in_is_named_at_once(served, tmp_path):
     hosts, variables = served
     (tmp_path / "allowed").write_text("")
-    answer = run(hosts, tmp_path, variables, hosts[0].address, f"{getpass.getuser()}@{hosts[1].address}")
-    assert answer.returncode == 2
-    said = [line for line in answer.stderr.splitlines() if line.startswith("rigdyno: ")]
-    assert "node 1 doesn't come" in said[-1]
-    assert "Permission denied" in said[-1]
+    answer = run(hosts, tmp_path, variables, *names_of(hosts))
+    assert f"node 1 ({names_of(hosts)[1]}) is gone" in complaint(answer)
+    assert "Permission denied" in complaint(answer)
+
+
+def test_the_first_host_must_be_this_one(served, tmp_path):
+    hosts, variables = served
+    answer = run(hosts, tmp_path, variables, hosts[1].address, hosts[0].address)
+    assert "the first of --hosts must be this machine" in complaint(answer)

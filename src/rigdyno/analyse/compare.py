@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rigdyno.analyse.answers import MARGIN, answer_to, in_words
 from rigdyno.analyse.differences import differences
-from rigdyno.analyse.matching import Both, identity, matched, name_of
+from rigdyno.analyse.matching import Both, are_alike, matched, name_of
 from rigdyno.analyse.statistics import log_ratio_estimate
 from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing, Reason
@@ -139,7 +139,7 @@ def _differences(both: Both) -> tuple[str, ...]:
 
 def _weaknesses(both: Both, ratio: Estimate, sides: Sides) -> Iterator[Reason]:
     """What the answer leaves open, gravest first."""
-    if identity(both.baseline.spec) != identity(both.candidate.spec):
+    if not are_alike(both.baseline.spec, both.candidate.spec):
         yield Reason(code="other_configuration", sentence="the two sides were asked to do different things")
     if ratio.n < ENOUGH_PROCESSES:
         yield _too_few(ratio.n)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from rigdyno.analyse.matching import every_option
 from rigdyno.schema.record import RunRecord
 from rigdyno.schema.spec import RunSpec
 from rigdyno.schema.system import Accelerator, Environment, System
@@ -74,7 +73,7 @@ def _environment(environment: Environment) -> Named:
 def _options(spec: RunSpec) -> Named:
     budget = spec.budget
     return {
-        **every_option(spec),
+        **spec.resolved,
         "update": spec.update,
         "arrangement": spec.arrangement,
         "ranks": spec.world_size,

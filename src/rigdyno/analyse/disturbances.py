@@ -115,6 +115,8 @@ def dead_sampler(evidence: Evidence) -> Spoken:
             "SUSPECT",
             f"the sampler died (exit code {evidence.sampler_exit_code}): disturbances may have gone unseen",
         )
+    if evidence.unsampled:
+        return "SUSPECT", "there is no telemetry: disturbances may have gone unseen"
     if evidence.telemetry is None or len(evidence.kept) == 0:
         return None
     begin, end = evidence.window

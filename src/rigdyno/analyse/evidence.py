@@ -22,6 +22,7 @@ class Evidence:
     rows: Rows  # one kind, one rank, warm-up included
     steady: Steady
     telemetry: Rows | None = None
+    unsampled: bool = False  # though other nodes of the same cell were
     quality: Quality = field(default_factory=Quality)
     sampler_exit_code: int | None = None
     steps_name: str = "steps"  # "memmove steps", where there are several kinds

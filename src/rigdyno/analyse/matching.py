@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from rigdyno import catalogue
+from msgspec.structs import replace
+
 from rigdyno.schema.measured import KindFigures, Measurement
-from rigdyno.schema.spec import RunSpec, Value
+from rigdyno.schema.spec import RunSpec
 
 
 class Both(NamedTuple):
@@ -25,24 +26,12 @@ class Matches(NamedTuple):
     only_candidate: list[Measurement]
 
 
-def identity(spec: RunSpec) -> tuple[object, ...]:
-    """What a configuration is, apart from how long, how often and with how many threads it was measured."""
-    options = tuple(sorted((name, repr(value)) for name, value in every_option(spec).items()))
-    kind = spec.device.partition(":")[0]
-    return spec.workload, options, spec.update, spec.arrangement, spec.world_size, spec.nodes, kind
-
-
-def every_option(spec: RunSpec) -> dict[str, Value]:
-    """Those that nobody set included: a default that is set by hand is no difference."""
-    return {**catalogue.defaults("workload", spec.workload), **spec.options}
-
-
 def matched(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -> Matches:
     """Those with the same number of threads first, so that of several each meets its like. What is the only
     one of its workload on both sides is matched in any case: what differs is then said."""
     ours, theirs = list(baseline), list(candidate)
     pairs: list[Both] = []
-    for alike in (_are_closely_alike, _are_alike, _only_ones(ours, theirs)):
+    for alike in (_are_the_same, are_alike, _only_ones(ours, theirs)):
         for one in list(ours):
             two = next((two for two in theirs if alike(one.spec, two.spec)), None)
             if two is not None:
@@ -53,12 +42,13 @@ def matched(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -
     return Matches(pairs, ours, theirs)
 
 
-def _are_alike(one: RunSpec, two: RunSpec) -> bool:
-    return identity(one) == identity(two)
+def _are_the_same(one: RunSpec, two: RunSpec) -> bool:
+    return one.key() == two.key()
 
 
-def _are_closely_alike(one: RunSpec, two: RunSpec) -> bool:
-    return _are_alike(one, two) and one.threads == two.threads
+def are_alike(one: RunSpec, two: RunSpec) -> bool:
+    """The same but for the number of threads, which is a property of the rig as much as of the configuration."""
+    return _are_the_same(replace(one, threads=None), replace(two, threads=None))
 
 
 def _only_ones(*sides: Sequence[Measurement]) -> Callable[[RunSpec, RunSpec], bool]:

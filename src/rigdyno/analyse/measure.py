@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from rigdyno.analyse.evidence import Evidence
 from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
@@ -20,18 +21,18 @@ from rigdyno.analyse.streams import (
     step_seconds,
     streams,
 )
-from rigdyno.analyse.validity import findings
+from rigdyno.analyse.validity import findings, over_ranks
 from rigdyno.analyse.verdict import Finding, imprecise, merged, merged_over_processes, validity_of
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import KindFigures, Measurement, Phases, Soak
+from rigdyno.schema.participant import Participant, sampler_of
 from rigdyno.schema.record import Completed, Facts, Outcome, Quality, RunRecord
 from rigdyno.schema.samples import Header
 from rigdyno.units import show_percent
 
 Samples = tuple[Header, Rows]
-
-Settled = tuple[Rows, Steady]
+T = TypeVar("T")
 
 STEPS_OF_ONE = "the steps of one process"
 
@@ -42,8 +43,27 @@ class CellData:
 
     record: RunRecord
     steps: tuple[Samples, ...] = ()  # one a rank
-    telemetry: Samples | None = None  # None: there is no file
+    telemetry: tuple[Samples, ...] = ()  # one a node that was sampled
     phases: tuple[Samples, ...] = ()  # one a rank, where they were timed
+
+    def telemetry_of(self, who: Participant) -> Rows | None:
+        """Of the node that it ran on, by the same clock: times of another one mean nothing here."""
+        for header, rows in self.telemetry:
+            if (header.participant.node, header.participant.clock) == (who.node, who.clock):
+                return rows
+        return None
+
+
+class Settled(NamedTuple):
+    """The steps of one kind of one rank, and where they are steady."""
+
+    who: Participant
+    rows: Rows
+    steady: Steady
+
+    @property
+    def kept(self) -> Rows:
+        return self.rows[self.steady.start :]
 
 
 @dataclass(frozen=True)
@@ -97,10 +117,10 @@ def _facts(records: Sequence[RunRecord]) -> Facts:
 def process_figures(cell: CellData) -> Process:
     """Damaged samples give no figure and a reason, so that other cells are still shown."""
     try:
-        if cell.telemetry is not None:
-            check_telemetry(cell.telemetry[1])
-        ranks = [streams(header, rows) for header, rows in cell.steps]
-        kinds = {kind: _settled(ranks, kind) for kind in dict.fromkeys(kind for rank in ranks for kind in rank)}
+        for _, rows in cell.telemetry:
+            check_telemetry(rows)
+        ranks = [(header.participant, streams(header, rows)) for header, rows in cell.steps]
+        kinds = {kind: _settled(ranks, kind) for kind in dict.fromkeys(kind for _, rank in ranks for kind in rank)}
         judged = [_kind(cell, kind, settled, len(kinds)) for kind, settled in kinds.items()]
         soaked = _soak(cell, ranks)
         phases = _phases(cell, list(kinds.values()))
@@ -128,53 +148,61 @@ def _fell_alone(finding: Finding) -> Finding:
     return Finding("SUSPECT", "slowed_down", sentence)
 
 
-def _settled(ranks: Sequence[dict[str, Rows]], kind: str) -> list[Settled]:
-    """The steps of this kind, rank by rank, and where they are steady."""
-    return [(rank[kind], steady_of(rank[kind])) for rank in ranks if kind in rank]
+Ranks = Sequence[tuple[Participant, dict[str, Rows]]]
 
 
-def _kept(ranks: Sequence[Settled]) -> list[Rows]:
-    return [rows[steady.start :] for rows, steady in ranks]
+def _settled(ranks: Ranks, kind: str) -> list[Settled]:
+    return [Settled(who, kinds[kind], steady_of(kinds[kind])) for who, kinds in ranks if kind in kinds]
 
 
 def _kind(cell: CellData, kind: str, ranks: Sequence[Settled], kinds: int) -> tuple[KindFigures, list[Finding]]:
-    kept = _kept(ranks)
     unit = f"{cell.record.facts.unit}/s"
-    rates = [throughput_estimate(items(rows), row_seconds(rows), unit) for rows in kept]
-    medians = [median_estimate(step_seconds(rows), "s", of=STEPS_OF_ONE) for rows in kept]
+    rates = [throughput_estimate(items(rank.kept), row_seconds(rank.kept), unit) for rank in ranks]
+    medians = [median_estimate(step_seconds(rank.kept), "s", of=STEPS_OF_ONE) for rank in ranks]
     name = f"{kind} steps" if kinds > 1 else "steps"
-    found = [finding for rows, steady in ranks for finding in findings(_evidence(cell, rows, steady, name))]
-    found += [finding for rate in rates if (finding := imprecise(rate, name)) is not None]
+    found = over_ranks([(rank.who, _of_rank(cell, rank, rate, name)) for rank, rate in zip(ranks, rates, strict=True)])
     # Ranks wait for each other: the step of all takes as long as that of the slowest.
     slowest, rate = max(medians, key=lambda each: each.value), sum_over_ranks(rates)
     return KindFigures(throughput=rate, step_seconds=slowest, process_rates=(rate.value,)), found
 
 
-def _evidence(cell: CellData, rows: Rows, steady: Steady, steps_name: str) -> Evidence:
-    record = cell.record
+def _of_rank(cell: CellData, rank: Settled, rate: Estimate, steps_name: str) -> list[Finding]:
+    too_wide = imprecise(rate, steps_name)
+    return findings(_evidence(cell, rank, steps_name)) + ([] if too_wide is None else [too_wide])
+
+
+def _evidence(cell: CellData, rank: Settled, steps_name: str) -> Evidence:
+    record, telemetry = cell.record, cell.telemetry_of(rank.who)
     return Evidence(
-        rows=rows,
-        steady=steady,
-        telemetry=None if cell.telemetry is None else cell.telemetry[1],
+        rows=rank.rows,
+        steady=rank.steady,
+        telemetry=telemetry,
+        unsampled=telemetry is None and bool(cell.telemetry),
         quality=record.outcome.quality if isinstance(record.outcome, Completed) else Quality(),
-        sampler_exit_code=record.sampler_exit_code,
+        sampler_exit_code=record.exit_codes.get(sampler_of(rank.who.node).id),
         steps_name=steps_name,
     )
 
 
-def _soak(cell: CellData, ranks: Sequence[dict[str, Rows]]) -> Soak | None:
+def _soak(cell: CellData, ranks: Ranks) -> Soak | None:
     """Of the first rank's first kind: what heats one heats all."""
-    if cell.record.spec.budget.stop != "clock" or not ranks or not ranks[0]:
+    if cell.record.spec.budget.stop != "clock" or not ranks or not ranks[0][1]:
         return None
-    return soak(next(iter(ranks[0].values())), None if cell.telemetry is None else cell.telemetry[1])
+    who, kinds = ranks[0]
+    return soak(next(iter(kinds.values())), cell.telemetry_of(who))
 
 
 def _phases(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> Phases | None:
     """Of training, which has one kind of step."""
-    if len(kinds) != 1 or len(cell.phases) != len(kinds[0]):
+    timed = {header.participant.rank: streams(header, rows) for header, rows in cell.phases}
+    steady = {rank.who.rank: rank.kept for kind in kinds[:1] for rank in kind}
+    if len(kinds) != 1 or not timed or timed.keys() != steady.keys():
         return None
-    timed = [streams(header, rows) for header, rows in cell.phases]
-    return phases_of(_kept(kinds[0]), timed, f"{cell.record.facts.unit}/s")
+    return phases_of(_numbered(steady), _numbered(timed), f"{cell.record.facts.unit}/s")
+
+
+def _numbered(by_rank: Mapping[int | None, T]) -> dict[int, T]:
+    return {rank: value for rank, value in by_rank.items() if rank is not None}
 
 
 def _fallen(soaked: Soak | None) -> list[Finding]:

@@ -20,18 +20,19 @@ FORWARD = ("broadcast", "forward")
 BACKWARD = ("backward", "communication", "optimizer")
 
 
-def phases_of(ranks: Sequence[Rows], timed: Sequence[Mapping[str, Rows]], unit: str) -> Phases | None:
-    """`ranks`: the steady steps of each; `timed`: what each marked, warm-up included."""
-    spent = [_by_row(rows, phases) for rows, phases in zip(ranks, timed, strict=True)]
+def phases_of(steady: Mapping[int, Rows], timed: Mapping[int, Mapping[str, Rows]], unit: str) -> Phases | None:
+    """By rank: its steady steps, and what it marked, warm-up included."""
+    ranks = list(steady.values())
+    spent = [_by_row(rows, timed[rank]) for rank, rows in steady.items()]
     if not all(len(rows) and {"forward", "backward"} <= set(each) for rows, each in zip(ranks, spent, strict=True)):
         return None
     return Phases(
         forward=_rate(ranks, spent, FORWARD, unit),
         backward=_rate(ranks, spent, BACKWARD, unit),
-        by_rank=tuple(
-            {phase: float(seconds.sum() / rows["steps"].sum()) for phase, seconds in each.items()}
-            for rows, each in zip(ranks, spent, strict=True)
-        ),
+        by_rank={
+            rank: {phase: float(seconds.sum() / rows["steps"].sum()) for phase, seconds in each.items()}
+            for (rank, rows), each in zip(steady.items(), spent, strict=True)
+        },
         longest_computing=_longest(ranks, spent),
         explained=max(map(_explained, ranks, spent), key=lambda share: abs(share - 1)),
     )
@@ -86,10 +87,11 @@ def phases_over_processes(found: Sequence[Phases]) -> Phases | None:
     return Phases(
         forward=_mean([each.forward for each in found]),
         backward=_mean([each.backward for each in found]),
-        by_rank=tuple(
-            {phase: fmean(each.by_rank[rank].get(phase, 0.0) for each in found) for phase in found[0].by_rank[rank]}
-            for rank in range(min(len(each.by_rank) for each in found))
-        ),
+        by_rank={
+            rank: {phase: fmean(each.by_rank[rank].get(phase, 0.0) for each in found) for phase in phases}
+            for rank, phases in found[0].by_rank.items()
+            if all(rank in each.by_rank for each in found)
+        },
         longest_computing=fmean(each.longest_computing for each in found),
         explained=max((each.explained for each in found), key=lambda share: abs(share - 1)),
     )

@@ -44,14 +44,15 @@ class Shortfall(NamedTuple):
 
 
 def shortfall(alone: Phases, together: Phases) -> Shortfall:
-    computed = [_computing(rank) for rank in together.by_rank]
-    typical = median_low(computed)  # of two, the quicker one: the other is the one that is waited for
-    slowest = max(range(len(computed)), key=lambda rank: computed[rank])
+    (one,) = alone.by_rank.values()
+    computed = {rank: _computing(phases) for rank, phases in together.by_rank.items()}
+    typical = median_low(computed.values())  # of two, the quicker one: the other is the one that is waited for
+    slowest = max(computed, key=lambda rank: computed[rank])
     return Shortfall(
-        ideal=sum(alone.by_rank[0].values()),
-        computing=typical - _computing(alone.by_rank[0]),
+        ideal=sum(one.values()),
+        computing=typical - _computing(one),
         waiting=together.longest_computing - typical,
-        communication=fmean(sum(rank.values()) for rank in together.by_rank) - together.longest_computing,
+        communication=fmean(sum(phases.values()) for phases in together.by_rank.values()) - together.longest_computing,
         slowest_rank=slowest,
         slowest_ratio=computed[slowest] / typical,
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rigdyno.analyse.forecast import LEAST_POINTS
-from rigdyno.analyse.matching import every_option, name_of
+from rigdyno.analyse.matching import name_of
 from rigdyno.analyse.statistics import across_processes
 from rigdyno.errors import UsageError
 from rigdyno.schema.estimate import Estimate
@@ -105,7 +105,7 @@ def _traits(measurement: Measurement) -> dict[str, object]:
     spec = measurement.spec
     kind = spec.device.partition(":")[0]
     return {
-        **every_option(spec),
+        **spec.resolved,
         "update": spec.update,
         "device": kind,
         "unit": measurement.facts.unit,
@@ -140,7 +140,7 @@ def _rate(group: Sequence[Measurement]) -> Estimate:
 
 def _batch(measurement: Measurement) -> int | None:
     """None for a workload that has no such option."""
-    batch = {**every_option(measurement.spec), **measurement.facts.settled}.get("batch_size")
+    batch = {**measurement.spec.resolved, **measurement.facts.settled}.get("batch_size")
     return batch if isinstance(batch, int) and batch > 0 else None
 
 

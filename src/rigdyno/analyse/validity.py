@@ -8,6 +8,7 @@ only the whole run can tell, whether a figure lies above the machine's own limit
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rigdyno.analyse import thresholds
 from rigdyno.analyse.correlation import independent_count
@@ -23,7 +24,8 @@ from rigdyno.analyse.disturbances import (
 from rigdyno.analyse.evidence import Evidence, Rule, Spoken
 from rigdyno.analyse.steady import MIN_STEPS, trend
 from rigdyno.analyse.streams import step_seconds
-from rigdyno.analyse.verdict import Finding
+from rigdyno.analyse.verdict import Finding, merged
+from rigdyno.schema.participant import Participant
 from rigdyno.units import show_percent
 
 
@@ -88,6 +90,33 @@ def loss_not_falling(evidence: Evidence) -> Spoken:
     if first is None or last is None or not (math.isfinite(first) and math.isfinite(last)) or last < first:
         return None
     return "SUSPECT", f"the training loss didn't fall: {first:.4g} at first, {last:.4g} at last"
+
+
+# Rules about what a whole node did: of several nodes, the one is named.
+_ABOUT_THE_NODE = frozenset(
+    rule.__name__
+    for rule in (throttled, other_tenants, memory_pressure, stopped, clock_changes, clock_jumped, dead_sampler)
+)
+
+
+def over_ranks(ranks: Sequence[tuple[Participant, Sequence[Finding]]]) -> list[Finding]:
+    """Each code once, with its gravest sentence; where not all are meant, with who is."""
+    everything = merged(finding for _, found in ranks for finding in found)
+    return [_naming(finding, ranks) for finding in everything]
+
+
+def _naming(finding: Finding, ranks: Sequence[tuple[Participant, Sequence[Finding]]]) -> Finding:
+    word = "node" if finding.code in _ABOUT_THE_NODE else "rank"
+    everybody = {_number(who, word) for who, _ in ranks}
+    meant = {_number(who, word) for who, found in ranks if any(each.code == finding.code for each in found)}
+    if meant == everybody:
+        return finding
+    named = f"{word}{'s' if len(meant) > 1 else ''} {', '.join(map(str, sorted(meant)))}"
+    return Finding(finding.severity, finding.code, f"{named}: {finding.sentence}")
+
+
+def _number(who: Participant, word: str) -> int:
+    return who.node if word == "node" else who.rank or 0
 
 
 RULES: dict[str, Rule] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import click
 
 from rigdyno.commands._shared import exit_code, out_option, outcome_text, root_of
 from rigdyno.errors import EXIT_DONE, UsageError
+from rigdyno.launchers._children import SECRET_VARIABLE
+from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_own_loop, workload_of
-from rigdyno.plan.hosts import read_hosts, rendezvous_of
+from rigdyno.plan.hosts import read_hosts
 from rigdyno.plan.load import Request, assignments, from_toml, overridden, sweeps
 from rigdyno.report.page import page_of
 from rigdyno.report.plan_text import plan_lines
@@ -27,6 +30,8 @@ Examples:
   rigdyno run tensor_add --set variant=corrected --sweep size=1024,4096,12288
   rigdyno run train.py:step --set unit=image --repeat 3
   rigdyno run plan.toml --dry-run
+  rigdyno run scaling --hosts 10.0.0.1,10.0.0.2
+  rigdyno run scaling --launcher slurm --nodes 2 --ranks 1 --threads 8
   rigdyno run scaling --nodes 2 --node-rank 0 --rendezvous 10.0.0.1:29500
 """
 
@@ -49,7 +54,12 @@ Examples:
 @click.option(
     "--hosts", metavar="A,B|FILE", help="The machines by name, this one first: the others are reached by ssh."
 )
+@click.option("--remote-python", metavar="FILE", help="The interpreter on the other machines; else of the same path.")
+@click.option("--slurm", multiple=True, metavar="KEY[=VALUE]", help="Of salloc: partition, time, account, gres, ...")
 @click.option("--rendezvous", metavar="HOST:PORT", help="Where the first one is found, and a free port of it.")
+@click.option(
+    "--secret-file", metavar="FILE", help=f"What nodes started by hand know each other by (else ${SECRET_VARIABLE})."
+)
 @click.option("--seed", type=int, help="Of everything random.")
 @click.option("--label", help="What to call this rig in tables.")
 @click.option("--update", help="How a batch changes the parameters.")
@@ -68,6 +78,7 @@ Examples:
 def command(
     target: str | None,
     resume: str | None = None,
+    secret_file: str | None = None,
     out: str | None = None,
     dry_run: bool = False,
     as_json: bool = False,
@@ -79,36 +90,38 @@ def command(
     Every configuration runs in a fresh process; every step is kept in the run folder."""
     from rigdyno import api  # brings numpy, which --help can do without
 
+    folder: RunFolder | None = None
     if resume is not None:
         folder, head = _resumed(resume, target, flags)
     else:
         request = _request(target, flags)
         if request.node_rank > 0:
-            return _follow(request, root_of(out), quiet=quiet)
+            return _take_part(request, read_secret(secret_file), quiet=quiet)
         head = api.prepare(request)
     talk = not (as_json or quiet)
     if talk or dry_run:
         click.echo("\n".join(plan_lines(head, root_of(out), page_of(), every_cell=dry_run)))
     if dry_run:
         return EXIT_DONE
-    api.meet_nodes(head)
-    if resume is None:
-        folder = api.start(head, root_of(out))
-    finished = api.carry_out(folder, head, observer_for(quiet=quiet))
+    with api.sessions(head, folder, read_secret(secret_file), _saying(quiet=quiet)) as sessions:
+        if folder is None:
+            folder = api.start(head, root_of(out))
+        finished = api.carry_out(folder, head, observer_for(quiet=quiet), sessions)
     click.echo(outcome_text(finished, as_json=as_json, quiet=quiet), nl=False)
     return exit_code(finished)
 
 
-def _follow(request: Request, root: Path, *, quiet: bool) -> int:
-    from rigdyno.runner.follow import follow
-    from rigdyno.store.folder import folder_for_node
+def _saying(*, quiet: bool) -> Callable[[str], None]:
+    return (lambda words: None) if quiet else (lambda words: click.echo(f"rigdyno: {words}", err=True))
 
-    def say(words: str) -> None:
-        if not quiet:
-            click.echo(f"rigdyno: {words}", err=True)
 
-    count = follow(request.rendezvous, request.node_rank, folder_for_node(root, request.node_rank), say)
-    say(f"node {request.node_rank}: over after {count} cells; the tables are on the first node")
+def _take_part(request: Request, secret: bytes | None, *, quiet: bool) -> int:
+    from rigdyno.runner.node import by_hand
+
+    say = _saying(quiet=quiet)
+    count = by_hand(request.rendezvous, request.node_rank, secret, say)
+    cells = f"{count} cell{'s' if count != 1 else ''}"
+    say(f"node {request.node_rank}: over after {cells}; the tables are on the first node")
     return EXIT_DONE
 
 
@@ -136,10 +149,10 @@ def _request(target: str | None, flags: dict[str, Any]) -> Request:
     if fields.pop("hosts", None):
         hosts = read_hosts(flags["hosts"])
         fields["hosts"], fields["nodes"] = hosts, fields.get("nodes") or len(hosts)
-        fields["rendezvous"] = fields.get("rendezvous") or rendezvous_of(hosts)
     fields["options"] = dict(assignments(flags.get("settings") or (), "--set"))
     if weights := fields.pop("weights", None):
         fields["options"]["weights"] = weights
+    fields["slurm"] = {key: value for key, _, value in (pair.partition("=") for pair in flags.get("slurm") or ())}
     fields["sweep"] = sweeps(flags.get("sweep") or ())
     for name in ("budget", "soak"):
         fields[f"{name}_seconds"] = seconds_from(flags[name]) if flags.get(name) else None

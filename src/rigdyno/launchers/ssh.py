@@ -1,65 +1,57 @@
-"""Several nodes, reached over ssh: this one is the first, the same Rigdyno is started on the others."""
+"""Several nodes, reached over ssh: this machine is the first of them, and starts the node program on the others."""
 
 from __future__ import annotations
 
-import atexit
-import shlex
-import subprocess
-import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import ClassVar
 
-from rigdyno.launchers.torchrun import Torchrun
+from rigdyno.contracts import Opening, Requirement, Scope
+from rigdyno.errors import UsageError
+from rigdyno.launchers._address import address_of, own_address_towards
+from rigdyno.launchers._nodes.calls import Call, met, node_command
+from rigdyno.launchers._nodes.messages import hello
+from rigdyno.launchers._nodes.session import NodesSession
 
-CONNECT_SECONDS = 15
-GRACE_SECONDS = 5.0
+OPTIONS = (
+    "-T",  # no terminal: it would change bytes on their way
+    *("-o", "BatchMode=yes"),  # nobody is there to type a password
+    *("-o", "ConnectTimeout=15"),
+    *("-o", "ServerAliveInterval=15"),  # a machine that lost its power is found out within a minute
+    *("-o", "ServerAliveCountMax=3"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ssh(Torchrun):
-    """Several nodes by torchrun, the others reached over ssh"""
+class Ssh:
+    """Several nodes, the others reached over ssh"""
+
+    requires: ClassVar[tuple[Requirement, ...]] = ()
+    scope: ClassVar[Scope] = "nodes"
+
+    def open(self, opening: Opening) -> NodesSession:
+        hosts = opening.reach.hosts[: opening.nodes]
+        address = own_address(hosts[0])
+        with ExitStack() as calling:
+            calls = []
+            for node, host in enumerate(hosts[1:], start=1):
+                call = _call(host, opening.reach.python)
+                calling.callback(call.hang_up)
+                calls.append((node, host, call))
+            remotes = met(calls, hello(opening.system), opening.say)
+            return NodesSession(remotes, address, opening.system, at_last=calling.pop_all().close)
 
 
-class Called:
-    """One `rigdyno run --node-rank R` for each of the other hosts; ends with this process."""
-
-    def __init__(self, hosts: Sequence[str], rendezvous: str) -> None:
-        self._hosts = hosts
-        self._calls = {node: _call(hosts, node, rendezvous) for node in range(1, len(hosts))}
-        atexit.register(self.hang_up)
-
-    def why_not_coming(self, node: int) -> str | None:
-        """What its ssh said, if it ended before the node came."""
-        call = self._calls[node]
-        if call.poll() is None:
-            return None
-        said = (call.communicate()[0] or "").strip().splitlines()
-        words = said[-1] if said else f"exit code {call.returncode}"
-        return f"ssh {self._hosts[node]}: {words}"
-
-    def hang_up(self) -> None:
-        """The nodes themselves go when the first one says that it is over, or is gone."""
-        for call in self._calls.values():
-            with suppress(subprocess.TimeoutExpired):
-                call.wait(GRACE_SECONDS)
-            call.kill()
+def _call(host: str, python: str | None) -> Call:
+    try:
+        return Call(["ssh", *OPTIONS, "--", host, node_command(python)])
+    except FileNotFoundError:
+        raise UsageError("there is no ssh here; install OpenSSH's client, or start the nodes by hand") from None
 
 
-def _call(hosts: Sequence[str], node: int, rendezvous: str) -> subprocess.Popen[str]:
-    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
-    return subprocess.Popen(
-        ["ssh", *options, "--", hosts[node], remote_command(len(hosts), node, rendezvous)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # Ctrl-C reaches rigdyno alone
-    )
-
-
-def remote_command(nodes: int, node: int, rendezvous: str) -> str:
-    """By the interpreter of the same path. What to run comes over the store; its files stay below the home folder."""
-    where = ["--nodes", str(nodes), "--node-rank", str(node), "--rendezvous", rendezvous]
-    return f"exec {shlex.join([sys.executable, '-m', 'rigdyno', 'run', *where])}"
+def own_address(first_host: str) -> str:
+    """The first of the hosts must be this machine: by this address the ranks of the others find it."""
+    address = address_of(first_host.rpartition("@")[2])
+    if own_address_towards(address) != address:
+        raise UsageError(f"the first of --hosts must be this machine, and {first_host} ({address}) is another one")
+    return address

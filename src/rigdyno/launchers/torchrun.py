@@ -1,164 +1,117 @@
-"""Several ranks by PyTorch's own launcher, on this node or on several."""
+"""Several ranks by PyTorch's own launcher, on this node; launchers for several nodes use it on each of them."""
 
 from __future__ import annotations
 
-import atexit
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+import os
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from rigdyno.contracts import Exit, Requirement
-from rigdyno.errors import UsageError
-from rigdyno.launchers._address import split_endpoint
-from rigdyno.launchers.process import ProcessLaunch, worker_environment
+from rigdyno.contracts import Exit, Opening, Requirement, Scope
+from rigdyno.launchers._address import LOOPBACK, family_of
+from rigdyno.launchers._children import Child, worker_environment
+from rigdyno.launchers._node import WORKER, MeetingPoint, NodeLaunch, Part
 from rigdyno.processes import child_command
-from rigdyno.schema.spec import RunSpec
+from rigdyno.schema.layout import CellFolder, ParticipantFolder
+from rigdyno.schema.participant import sampler_of
+from rigdyno.schema.spec import Cell
 
-if TYPE_CHECKING:
-    from rigdyno.launchers._party import Announcement, Leader
-
-LOOPBACK = "127.0.0.1"
-EXITS = "torchrun.json"  # which ranks of a node ended badly, by exit code; the first one first
 MEET_SECONDS = 60  # for the ranks of a cell to find each other
+AGENT = "rigdyno.launchers._torchrun_agent"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Torchrun:
-    """Several ranks by torchrun, on one node or several"""
+    """Several ranks by torchrun, on this node"""
 
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    scope: ClassVar[Scope] = "machine"
 
-    def start(
-        self, spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int], turns: int | None = None
-    ) -> TorchrunLaunch:
-        if turns is not None:
-            raise UsageError("a duel is fought by two processes: an arrangement of several ranks can't take turns")
-        if spec.nodes == 1:
-            return TorchrunLaunch(start_agent(_on_this_node(spec), spec, cell_folder, worker, LOOPBACK), cell_folder)
-        leader = led(spec.rendezvous)
-        announced = leader.announce(cell_folder.name, spec)
-        address = split_endpoint(spec.rendezvous)[0]
-        agent = start_agent(on_nodes(announced, 0, address), spec, cell_folder, worker, address)
-        return NodesLaunch(agent, cell_folder, leader, announced)
+    def open(self, opening: Opening) -> TorchrunSession:
+        return TorchrunSession()
+
+    def start_part(self, part: Part) -> NodeLaunch:
+        return NodeLaunch(part, _agent, _exits)
 
 
-_meetings: dict[str, Leader] = {}  # last as long as this process: cells come one after the other
+class TorchrunSession:
+    def start(self, cell: Cell, folder: Path) -> NodeLaunch:
+        """All on the loopback interface: neither a name server nor a firewall has a say in it."""
+        with listening_at(LOOPBACK) as listener:
+            return Torchrun().start_part(Part(cell, folder, meeting=meeting_at(listener)))
+
+    def close(self) -> None:
+        """Nothing stays open between two cells."""
 
 
-def led(rendezvous: str) -> Leader:
-    if rendezvous not in _meetings:
-        raise UsageError(f"nobody has met at {rendezvous}")
-    return _meetings[rendezvous]
+def listening_at(address: str) -> socket.socket:
+    """A free port of this address alone: PyTorch's own store would listen on every interface of the machine."""
+    listener = socket.socket(family_of(address))
+    try:
+        listener.bind((address, 0))
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
-def meet(rendezvous: str, nodes: int, why_not_coming: Callable[[int], str | None] | None = None) -> None:
-    """Waits for all nodes; once for all cells of a run."""
-    from rigdyno.launchers._party import Leader
-
-    leader = Leader(rendezvous, nodes, _say, why_not_coming or (lambda node: None))
-    atexit.register(leader.close)
-    _meetings[rendezvous] = leader
+def meeting_at(listener: socket.socket) -> MeetingPoint:
+    address, port = listener.getsockname()[:2]
+    return MeetingPoint(address, port, listener.fileno())
 
 
-def _say(words: str) -> None:
-    print(f"rigdyno: {words}", file=sys.stderr)  # noqa: T201
-
-
-def start_agent(
-    options: Sequence[str], spec: RunSpec, cell_folder: Path, worker: Callable[[Path], int], address: str
-) -> subprocess.Popen[bytes]:
-    """`address`: of this node, as its ranks are reached by the others."""
-    agent = child_command("rigdyno.launchers._torchrun_agent", cell_folder, *options, worker.__module__)
-    with (cell_folder / "torchrun.log").open("wb") as log:
-        return subprocess.Popen(
-            agent,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**worker_environment(spec), **_listening_at(address)},
-            start_new_session=True,
-        )
-
-
-def _on_this_node(spec: RunSpec) -> Sequence[str]:
-    """All on the loopback interface: neither a name server nor a firewall has a say in it."""
-    return (
-        f"--nproc-per-node={spec.world_size}",
-        "--nnodes=1",
-        "--max-restarts=0",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={LOOPBACK}:0",
-        f"--local-addr={LOOPBACK}",
-        "--no-python",
+def _agent(part: Part) -> Child:
+    assert part.meeting is not None
+    _node_folder(part).path.mkdir(exist_ok=True)
+    listening = part.meeting.listening
+    told = "-" if listening is None else str(listening)
+    return Child(
+        child_command(AGENT, part.folder, _node_folder(part).path.name, told, *_options(part), WORKER),
+        _node_folder(part).launcher_log,
+        {**worker_environment(part.cell.spec), **_interface_of(part.own_address)},
+        () if listening is None else (listening,),
     )
 
 
-def on_nodes(announced: Announcement, node: int, address: str) -> Sequence[str]:
-    spec = announced.spec
+def _options(part: Part) -> Sequence[str]:
+    assert part.meeting is not None
     return (
-        f"--nproc-per-node={spec.world_size // spec.nodes}",
-        f"--nnodes={spec.nodes}",
-        f"--node-rank={node}",
+        f"--nproc-per-node={len(part.ranks)}",
+        f"--nnodes={part.cell.spec.nodes}",
+        f"--node-rank={part.node}",
         "--max-restarts=0",
-        f"--master-addr={split_endpoint(spec.rendezvous)[0]}",
-        f"--master-port={announced.port}",
-        f"--local-addr={address}",
+        f"--master-addr={part.meeting.address}",
+        f"--master-port={part.meeting.port}",
+        f"--local-addr={part.own_address}",
         f"--rdzv-conf=timeout={MEET_SECONDS}",
         "--no-python",
     )
 
 
-def _listening_at(address: str) -> dict[str, str]:
-    """Else Gloo and NCCL guess which of the interfaces is meant, or look up this machine's own name."""
+def _node_folder(part: Part) -> ParticipantFolder:
+    return CellFolder(part.folder).participant(sampler_of(part.node).id)
+
+
+def _interface_of(address: str) -> dict[str, str]:
+    """Else Gloo and NCCL guess which of the interfaces is meant, or look up this machine's own name. A user who has
+    chosen one, such as the quicker of two networks, is not overruled."""
     import psutil  # takes as long to load as all else in a listing
 
     named = (name for name, known in psutil.net_if_addrs().items() if any(each.address == address for each in known))
     name = next(named, None)
-    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+    if name is None:
+        return {}
+    return {variable: os.environ.get(variable, name) for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
 
 
-class TorchrunLaunch(ProcessLaunch):
-    def __init__(self, process: subprocess.Popen[bytes], cell_folder: Path) -> None:
-        super().__init__(process)
-        self._folder = cell_folder
-
-    def exits(self) -> Sequence[Exit]:
-        """Of the ranks that ended badly, the first one first; else of torchrun itself."""
-        return ranks_that_failed(self._folder) or super().exits()
-
-
-def ranks_that_failed(folder: Path) -> list[Exit]:
+def _exits(part: Part, code: int) -> Sequence[Exit]:
+    """Of the ranks that ended badly, the first one first; else of torchrun itself."""
     try:
-        ended = json.loads((folder / EXITS).read_text())
-    except (OSError, ValueError):
-        return []
-    return [Exit(int(code), int(rank)) for rank, code in ended]
-
-
-class NodesLaunch(TorchrunLaunch):
-    """Done when the other nodes, too, have sent what they have."""
-
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        cell_folder: Path,
-        leader: Leader,
-        announced: Announcement,
-    ) -> None:
-        super().__init__(process, cell_folder)
-        self._leader, self._announced = leader, announced
-        self._elsewhere: list[Exit] | None = None
-
-    def exits(self) -> Sequence[Exit]:
-        if self._elsewhere is None:
-            self._elsewhere = self._leader.collect(self._announced, self._folder)
-        here = ranks_that_failed(self._folder)
-        return [*here, *self._elsewhere] or super().exits()
-
-    def stop(self) -> None:
-        self._leader.cancel(self._announced)
-        super().stop()
+        ended = json.loads(_node_folder(part).launcher_exits.read_text())
+        return [Exit(int(code), f"rank{int(rank)}") for rank, code in ended] or [Exit(code)]
+    except (OSError, ValueError, TypeError):
+        return [Exit(code)]

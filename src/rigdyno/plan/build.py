@@ -9,7 +9,7 @@ from typing import Any, cast, get_type_hints
 import msgspec
 
 from rigdyno import catalogue
-from rigdyno.contracts import Arrangement, Update, Workload
+from rigdyno.contracts import Arrangement, Scope, Update, Workload
 from rigdyno.errors import BadValue, UnknownName
 from rigdyno.schema.spec import RunSpec, Value
 
@@ -21,7 +21,7 @@ def workload_of(spec: RunSpec) -> Workload:
         return function_workload(spec.workload, spec.options)
     kind = catalogue.load("workload", spec.workload)
     catalogue.demand(kind.requires, f"workload {spec.workload}")
-    return cast(Workload, configured(kind, spec.workload, spec.options))
+    return cast(Workload, configured(kind, spec.workload, spec.resolved))
 
 
 def benchmark_version(spec: RunSpec) -> int:
@@ -41,6 +41,11 @@ def arrangement_of(spec: RunSpec) -> Arrangement:
     kind = catalogue.load("arrangement", spec.arrangement)
     catalogue.demand(kind.requires, f"arrangement {spec.arrangement}")
     return cast(Arrangement, kind())
+
+
+def scope_of(launcher: str) -> Scope:
+    scope: Scope = catalogue.load("launcher", launcher).scope
+    return scope
 
 
 def usual_arrangement(target: str) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rigdyno.contracts import Wanted, Workload
 from rigdyno.errors import MissingExtra
-from rigdyno.plan.build import arrangement_of, is_function, update_of, workload_of
+from rigdyno.plan.build import arrangement_of, is_function, scope_of, update_of, workload_of
 from rigdyno.plan.preflight import Resources, what_would_fit
+from rigdyno.schema.participant import Participant, laid_out
 from rigdyno.schema.spec import Cell, RunSpec
 from rigdyno.schema.system import System
 
@@ -30,24 +31,36 @@ def _cell(stem: str, spec: RunSpec, repeat: int, system: System, resources: Reso
         workload = workload_of(spec)
         refusal = refusal_of(spec, workload, system, resources)
     except MissingExtra as error:
-        return Cell(name=name, spec=spec, repeat=repeat, refusal=str(error))
+        return Cell(name=name, spec=spec, repeat=repeat, refusal=str(error), participants=_participants(spec))
     seconds = spec.budget.seconds + workload.start_seconds()
     memory = memory_of_all(spec, workload, system)
-    return Cell(name=name, spec=spec, repeat=repeat, refusal=refusal, memory_bytes=memory, seconds=seconds)
+    return Cell(
+        name=name,
+        spec=spec,
+        participants=_participants(spec),
+        repeat=repeat,
+        refusal=refusal,
+        memory_bytes=memory,
+        seconds=seconds,
+    )
+
+
+def _participants(spec: RunSpec) -> tuple[Participant, ...]:
+    return laid_out(spec.world_size, spec.nodes, spec.device)
 
 
 def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Resources) -> str | None:
-    """The first objection; cheap ones first."""
+    """The first objection; cheap ones first. What runs on other machines alone isn't judged by this one."""
     update, arrangement = update_of(spec), arrangement_of(spec)
+    here = scope_of(spec.launcher) != "elsewhere"
     objection = (
-        _no_such_device(spec.device, system)
-        or workload.refuses(system, spec.device)
+        (here and (_no_such_device(spec.device, system) or workload.refuses(system, spec.device)))
         or update.refuses(workload)
         or arrangement.refuses(workload, update, spec.world_size)
-        or _trap(workload, spec.device)
+        or (here and _trap(workload, spec.device))
     )
-    if objection:
-        return objection
+    if objection or not here:
+        return objection or None
     too_large = resources.refusal(memory_of_all(spec, workload, system))
     if too_large is None:
         return None

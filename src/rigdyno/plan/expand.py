@@ -14,7 +14,7 @@ from rigdyno import catalogue
 from rigdyno.contracts import Suite, SuiteRequest, Wanted
 from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
 from rigdyno.plan.budget import fitted
-from rigdyno.plan.build import is_function, option_types, usual_arrangement, workload_of
+from rigdyno.plan.build import is_function, option_types, scope_of, usual_arrangement, workload_of
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.load import Request
 from rigdyno.plan.noise import NoisePlan, noise_plan
@@ -22,7 +22,7 @@ from rigdyno.plan.options import varied
 from rigdyno.plan.preflight import Resources
 from rigdyno.plan.ranks import most_ranks, threads_each
 from rigdyno.plan.user_file import require_function
-from rigdyno.schema.spec import Budget, Cell, Plan, RunSpec
+from rigdyno.schema.spec import Budget, Cell, Plan, Reach, RunSpec
 from rigdyno.schema.system import System
 
 DEFAULT_SECONDS = 10.0
@@ -65,6 +65,8 @@ def _place(error: UsageError, request: Request) -> str:
 def _expanded(request: Request, system: System, device: str, resources: Resources) -> Plan:
     chosen = request.device or device
     _require_parts(request)
+    if chosen == "cpu" and request.threads is None and request.launcher and scope_of(request.launcher) == "elsewhere":
+        raise UsageError("this machine doesn't tell how many cores a rank on another has; add --threads, or --device")
     suite = request.target if request.target in catalogue.names("suite") else None
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
     cells = _fitted_cells(wanted, request, request.budget_seconds, system, resources)
@@ -83,6 +85,9 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
         suite=suite,
         label=request.label,
         cells=(*cells, *noise.cells),
+        reach=Reach(
+            rendezvous=request.rendezvous, hosts=request.hosts, python=request.remote_python, slurm=request.slurm
+        ),
         duel=noise.duel,
         noise_missing=noise.missing,
     )
@@ -101,6 +106,22 @@ def _require_parts(request: Request) -> None:
     for kind, name in wanted.items():
         if name is not None and name not in catalogue.names(kind):
             raise UnknownName(kind, name, catalogue.names(kind))
+    if request.launcher is not None:
+        _require_scope(request.launcher, request)
+
+
+def _require_scope(launcher: str, request: Request) -> None:
+    scope = scope_of(launcher)
+    if scope == "nodes" and request.nodes == 1:
+        raise UsageError(f"the launcher '{launcher}' is for several nodes; add --hosts, or --nodes and --rendezvous")
+    if launcher == "ssh" and not request.hosts:
+        raise UsageError("the launcher 'ssh' needs to know where; add --hosts")
+    if launcher == "by_hand" and request.hosts:
+        raise UsageError("--hosts are reached over ssh; leave out --launcher by_hand")
+    if scope in ("process", "machine") and request.nodes > 1:
+        raise UsageError(f"the launcher '{launcher}' starts ranks on this machine alone; leave out --launcher")
+    if scope == "process" and (request.ranks or 1) > 1:
+        raise UsageError(f"the launcher '{launcher}' starts one process, not {request.ranks}; leave out --launcher")
 
 
 def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]:
@@ -139,14 +160,17 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
 
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
     changes: dict[str, Any] = {"seed": request.seed, "threads": request.threads or spec.threads}
-    if spec.nodes > 1:
-        changes |= {"rendezvous": request.rendezvous, "hosts": request.hosts}
-        changes |= {"launcher": "ssh"} if request.hosts else {}
+    changes["launcher"] = _launcher(request, spec.launcher, spec.nodes)
     if request.steps is not None:
         changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)
-    if request.launcher:
-        changes["launcher"] = request.launcher
     return msgspec.structs.replace(spec, **changes)
+
+
+def _launcher(request: Request, usual: str, nodes: int) -> str:
+    """Over ssh or by hand, this machine is the first node: what has one node only runs on it as it always does."""
+    if nodes > 1 and request.launcher is None:
+        return "ssh" if request.hosts else "by_hand"
+    return request.launcher or usual
 
 
 def _of_workload(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
@@ -162,18 +186,18 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
         arrangement = "ddp"
     launcher = catalogue.load("arrangement", arrangement).launcher
     several = launcher != "process"
-    ranks = request.ranks or (most_ranks(system, device) if several and system is not None else 1)
+    elsewhere = request.launcher is not None and scope_of(request.launcher) == "elsewhere"
+    known = system if not elsewhere else None  # nothing of this machine tells of those
+    ranks = request.ranks or (most_ranks(known, device) if several and known is not None else 1)
     base = RunSpec(
         workload=request.target,
         update=request.update,
         arrangement=arrangement,
-        launcher=request.launcher or ("ssh" if request.hosts else launcher),
+        launcher=_launcher(request, launcher, request.nodes),
         world_size=ranks * request.nodes,
         nodes=request.nodes,
-        rendezvous=request.rendezvous,
-        hosts=request.hosts,
         device=device,
-        threads=request.threads or (threads_each(system, device, ranks) if several and system is not None else None),
+        threads=request.threads or (threads_each(known, device, ranks) if several and known is not None else None),
         pinned=several and device == "cpu",
         seed=request.seed,
         python=request.python,

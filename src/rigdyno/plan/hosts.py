@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rigdyno.errors import BadValue
 
-PORT = 29500
 _HOST = re.compile(r"([A-Za-z0-9_.-]+@)?[A-Za-z0-9][A-Za-z0-9_.-]*")  # never something that ssh takes for an option
 
 
@@ -28,8 +27,3 @@ def read_hosts(text: str) -> tuple[str, ...]:
     if len(set(hosts)) < len(hosts):
         raise BadValue(f"--hosts names {max(hosts, key=hosts.count)} twice")
     return hosts
-
-
-def rendezvous_of(hosts: tuple[str, ...]) -> str:
-    """At the first, which is this node."""
-    return f"{hosts[0].rpartition('@')[2]}:{PORT}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     node_rank: int = 0  # which of them this one is
     rendezvous: str = ""  # HOST:PORT of the first one
     hosts: tuple[str, ...] = ()  # where Rigdyno reaches the nodes by itself; the first is this one
+    remote_python: str | None = None  # the interpreter on the other nodes
+    slurm: dict[str, str] = {}  # what is asked of Slurm
     seed: int = 0
     label: str | None = None
     update: str = "plain"
@@ -46,6 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_NODES = 10_000
+_SLURM_KEY = re.compile(r"[a-z][a-z-]*")
 MOST_REPEATS = 1000  # more is a slip of the finger: nobody waits for it
 
 
@@ -81,12 +85,33 @@ def _check_nodes(request: Request) -> None:
     if not 0 <= request.node_rank < request.nodes:
         most = request.nodes - 1
         raise BadValue(f"node_rank must be between 0 and {most} with {request.nodes} nodes, not {request.node_rank}")
-    host, _, port = request.rendezvous.rpartition(":")
-    if request.nodes > 1 and not (host and port.isdecimal() and 0 < int(port) < 2**16):
-        wrong = f"not '{request.rendezvous}'" if request.rendezvous else "with --rendezvous"
-        raise BadValue(f"several nodes need HOST:PORT of the first one, {wrong}; e.g. 10.0.0.1:29500")
     if request.hosts and (len(request.hosts) != request.nodes or request.node_rank):
         raise UsageError("--hosts says how many nodes there are, and starts them: leave out --nodes and --node-rank")
+    if request.rendezvous and (request.hosts or request.launcher == "slurm"):
+        raise UsageError("--rendezvous is for nodes that are started by hand: leave it out")
+    host, _, port = request.rendezvous.rpartition(":")
+    by_hand = request.nodes > 1 and not request.hosts and request.launcher != "slurm"
+    if by_hand and not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        wrong = f"not '{request.rendezvous}'" if request.rendezvous else "with --rendezvous"
+        others = "or --hosts, or --launcher slurm"
+        raise BadValue(f"several nodes need HOST:PORT of the first one, {wrong}; e.g. 10.0.0.1:29500; {others}")
+    _check_slurm(request)
+
+
+def _check_slurm(request: Request) -> None:
+    if request.launcher != "slurm":
+        if request.slurm:
+            raise UsageError("--slurm says what to ask of Slurm; add --launcher slurm")
+        if request.remote_python and not request.hosts:
+            raise UsageError("--remote-python is for nodes that Rigdyno starts by itself; add --hosts")
+        return
+    if request.hosts:
+        raise UsageError("--hosts are reached over ssh, and Slurm has its own: leave out one of them")
+    if request.ranks is None:
+        raise UsageError("this machine doesn't tell how many ranks a node of Slurm has room for; add --ranks")
+    wrong = [key for key in request.slurm if not _SLURM_KEY.fullmatch(key)]
+    if wrong:
+        raise BadValue(f"slurm takes options of salloc such as partition or time, not '{wrong[0]}'")
 
 
 def _counts(request: Request) -> dict[str, int | None]:
@@ -123,10 +148,10 @@ def sweeps(pairs: Sequence[str]) -> dict[str, tuple[Value, ...]]:
 
 
 _DURATIONS = {"budget": "budget_seconds", "soak": "soak_seconds"}
-_TABLES = ("set", "sweep")
+_TABLES = ("set", "sweep", "slurm")
 _PLAIN = {
     "target": str, "full": bool, "repeat": int, "steps": int, "device": str, "threads": int, "seed": int,
-    "ranks": int, "nodes": int, "rendezvous": str,
+    "ranks": int, "nodes": int, "rendezvous": str, "remote_python": str,
     "label": str, "update": str, "arrangement": str, "launcher": str,
 }  # fmt: skip
 
@@ -142,8 +167,9 @@ def from_toml(path: Path) -> Request:
     fields = {key: _plain(path, key, document[key]) for key in _PLAIN if key in document}
     fields |= {_DURATIONS[key]: _duration(path, key, document[key]) for key in _DURATIONS if key in document}
     fields |= {"options": _options(path, document.get("set", {})), "sweep": _sweep(path, document.get("sweep", {}))}
+    fields["slurm"] = {key: str(value) for key, value in _options(path, document.get("slurm", {}), "slurm").items()}
     fields["places"] = {"": str(path)} | {
-        key: _at(path, key, name) for name in _TABLES for key in document.get(name, {})
+        key: _at(path, key, name) for name in ("set", "sweep") for key in document.get(name, {})
     }
     try:
         return Request(**fields)
@@ -174,11 +200,11 @@ def _duration(path: Path, key: str, value: Any) -> float:
         raise BadValue(f"{_at(path, key)}: {key}: {error}") from None
 
 
-def _options(path: Path, table: Any) -> dict[str, Value]:
-    _require_table(path, "set", table)
+def _options(path: Path, table: Any, name: str = "set") -> dict[str, Value]:
+    _require_table(path, name, table)
     for key, value in table.items():
         if not isinstance(value, (bool, int, float, str)):
-            raise BadValue(f"{_at(path, key, 'set')}: {key} must be a number, text, true or false, not {value!r}")
+            raise BadValue(f"{_at(path, key, name)}: {key} must be a number, text, true or false, not {value!r}")
     return dict(table)
 
 
@@ -199,6 +225,7 @@ def overridden(plan: Request, flags: Mapping[str, Any]) -> Request:
     """Flags win over the file; options are merged key by key."""
     given = {key: value for key, value in flags.items() if value is not None and value is not False and value != ""}
     text_keys = (*given.get("options", {}), *given.get("sweep", {}))
+    given["slurm"] = {**plan.slurm, **given.get("slurm", {})}
     for table in ("options", "sweep"):
         kept = {key: value for key, value in getattr(plan, table).items() if key not in text_keys}
         given[table] = {**kept, **given.get(table, {})}

@@ -19,12 +19,13 @@ from rigdyno.schema.spec import RunSpec, Value
 def varied(base: RunSpec, request: Request, *, only_known: bool = False) -> Iterator[RunSpec]:
     """The base with the set options, once for every combination of the swept ones."""
     types = {} if is_function(base.workload) else option_types(catalogue.load("workload", base.workload))
+    defaults = catalogue.defaults("workload", base.workload)
     mine = [key for key in request.sweep if not only_known or key in types]
     fixed = {key: value for key, value in request.options.items() if not only_known or key in types}
     for values in itertools.product(*(request.sweep[key] for key in mine)):
         given = {**fixed, **dict(zip(mine, values, strict=True))}
         options = {key: _typed(base.workload, key, value, types, request) for key, value in given.items()}
-        yield msgspec.structs.replace(base, options={**base.options, **options})
+        yield msgspec.structs.replace(base, options={**base.options, **options}, defaults=defaults)
 
 
 def _typed(workload: str, key: str, value: Value, types: dict[str, Any], request: Request) -> Value:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from rigdyno.schema.participant import laid_out
 from rigdyno.schema.spec import Arm, Budget, Cell, RunSpec
 
 LEAST_MEASURED_SECONDS = 1.0
@@ -26,6 +27,7 @@ def pair_cells(
         Cell(
             name=f"pair{number:03d}-{arm}",
             spec=msgspec.structs.replace(spec, budget=Budget(seconds=measured_seconds)),
+            participants=laid_out(1, 1, spec.device, sampled=arm == "a"),  # its sampler watches both
             pair=number,
             arm=arm,
             memory_bytes=memory_bytes,

@@ -38,7 +38,7 @@ def steps_over_time(cell: StoredCell, page: Page) -> Iterator[str]:
 
 
 def _titled_streams(cell: StoredCell) -> list[tuple[str, Rows]]:
-    ranks = [(header.rank, streams(header, rows)) for header, rows in cell.steps()]
+    ranks = [(header.participant.rank, streams(header, rows)) for header, rows in cell.steps()]
     several = len(ranks) > 1
     return [
         ("rate over time" + (f", {kind}" if kind != "step" else "") + (f", rank {rank}" if several else ""), rows)

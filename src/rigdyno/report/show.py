@@ -6,6 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from rigdyno.analyse.measure import CellData
 from rigdyno.analyse.streams import check_rows, check_telemetry
 from rigdyno.analyse.tags import tag_counts
 from rigdyno.errors import RigdynoError
@@ -14,11 +15,11 @@ from rigdyno.report.formats import terminal
 from rigdyno.report.over_time import steps_over_time
 from rigdyno.report.page import Page
 from rigdyno.report.progress import ending
-from rigdyno.schema.record import RunHead
+from rigdyno.schema.record import RunHead, RunRecord
 from rigdyno.schema.system import Environment, System
 from rigdyno.schema.view import View
 from rigdyno.store.folder import StoredCell
-from rigdyno.units import show_bytes
+from rigdyno.units import seconds_of_ns, show_bytes
 
 
 def run_text(head: RunHead, cells: Sequence[StoredCell], view: View, page: Page) -> str:
@@ -82,7 +83,9 @@ def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
         ),
         ("notes", "; ".join(record.facts.notes)),
         ("peak memory", show_bytes(record.peak_memory_bytes) if record.peak_memory_bytes is not None else ""),
-        ("exit codes", ", ".join(str(code) for code in record.exit_codes)),
+        ("took part", _took_part(record)),
+        ("exit codes", ", ".join(f"{name} {code}" for name, code in record.exit_codes.items())),
+        ("clocks", _clocks(record)),
         ("tagged", _tagged(cell)),
         ("files", str(cell.folder)),
     ]
@@ -93,17 +96,36 @@ def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
         yield from steps_over_time(cell, page)
 
 
+def _took_part(record: RunRecord) -> str:
+    """Where there is more to say than 'one process here'."""
+    if record.spec.world_size == 1:
+        return ""
+    by_node: dict[int, list[str]] = {}
+    for each in record.participants:
+        by_node.setdefault(each.node, []).append(each.id)
+    return "; ".join(f"on node {node}: {', '.join(names)}" for node, names in sorted(by_node.items()))
+
+
+def _clocks(record: RunRecord) -> str:
+    """How far those of other nodes were ahead, as far as the way there and back lets one tell."""
+    return "; ".join(
+        f"{pair.clock} {seconds_of_ns(pair.offset_ns):+.6f} s at the {pair.when}, "
+        f"within {scaled_text(seconds_of_ns(pair.uncertainty_ns), 's')}"
+        for pair in record.clocks
+    )
+
+
 def _tagged(cell: StoredCell) -> str:
     """What the steps of all ranks fell into; nothing where they can't be read, which the plot says."""
     found: Counter[str] = Counter()
     try:
-        telemetry, ranks = cell.telemetry(), cell.steps()
-        if telemetry is not None:
-            check_telemetry(telemetry[1])
-        for header, rows in ranks:
+        data = CellData(cell.record, cell.steps(), cell.telemetry())
+        for _, rows in data.telemetry:
+            check_telemetry(rows)
+        for header, rows in data.steps:
             check_rows(header, rows)
-            found.update(tag_counts(rows, None if telemetry is None else telemetry[1]))
+            found.update(tag_counts(rows, data.telemetry_of(header.participant)))
     except RigdynoError:
         return ""
-    whole = sum(int(rows["steps"].sum()) for _, rows in ranks)
+    whole = sum(int(rows["steps"].sum()) for _, rows in data.steps)
     return ", ".join(f"{count:,} {tag}" for tag, count in found.items()) + f", of {whole:,} steps" if found else ""

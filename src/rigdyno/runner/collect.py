@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rigdyno import __version__
-from rigdyno.contracts import Exit
+from rigdyno.contracts import Left
 from rigdyno.errors import DamagedRun
 from rigdyno.plan.build import benchmark_version
 from rigdyno.runner.outcome import Evidence, oom_kills, outcome_of
-from rigdyno.schema.record import Facts, Outcome, RunHead, RunRecord, WorkerReport
+from rigdyno.schema.layout import CellFolder, ParticipantFolder
+from rigdyno.schema.participant import ranks_among
+from rigdyno.schema.record import LAUNCHER, Facts, Outcome, RunHead, RunRecord, WorkerReport
 from rigdyno.schema.spec import Cell
 from rigdyno.store.files import read_json
 
@@ -20,34 +22,26 @@ from rigdyno.store.files import read_json
 class Ending:
     """How the processes of a cell came to their end."""
 
-    exits: Sequence[Exit]
+    left: Left
     timed_out_after: float | None = None
-    sampler_exit_code: int | None = None
     oom_kills_before: int = 0
 
 
 def measured_record(head: RunHead, run: str, cell: Cell, folder: Path, ending: Ending) -> RunRecord:
-    codes = tuple(ended.code for ended in ending.exits)
-    every_rank = range(cell.spec.world_size)
-    reports = {rank: report for rank in every_rank if (report := _report(folder, rank)) is not None}
+    place = CellFolder(folder)
+    ranks = ranks_among(cell.participants)
+    reports = {rank.id: report for rank in ranks if (report := _report(place.participant(rank.id))) is not None}
     evidence = Evidence(
         reports=reports,
-        world_size=cell.spec.world_size,
-        exits=tuple(ending.exits),
+        ranks=ranks,
+        left=ending.left,
         timed_out_after=ending.timed_out_after,
         oom_killed=oom_kills() > ending.oom_kills_before,
-        folder=folder,
-        began_stepping=(folder / "steps.0.rows").exists(),
+        folder=place,
+        began_stepping=any(place.participant(rank.id).rows("steps").exists() for rank in ranks),
     )
     return record_of(
-        head,
-        run,
-        cell,
-        outcome_of(evidence),
-        reports=list(reports.values()),
-        exit_codes=codes,
-        sampler_exit_code=ending.sampler_exit_code,
-        files=tuple(sorted(path.name for path in folder.iterdir())),
+        head, run, cell, outcome_of(evidence), reports=list(reports.values()), left=ending.left, files=place.files()
     )
 
 
@@ -58,10 +52,10 @@ def record_of(
     outcome: Outcome,
     *,
     reports: Sequence[WorkerReport] = (),
-    exit_codes: tuple[int, ...] = (),
-    sampler_exit_code: int | None = None,
+    left: Left | None = None,
     files: tuple[str, ...] = (),
 ) -> RunRecord:
+    left = left or Left()
     first = reports[0] if reports else None
     peaks = [report.peak_memory_bytes for report in reports if report.peak_memory_bytes is not None]
     return RunRecord(
@@ -76,19 +70,21 @@ def record_of(
         arm=cell.arm,
         started_at="",
         spec=cell.spec,
-        system=head.system,
+        system=left.nodes[0] if left.nodes else head.system,
         environment=(first.environment if first is not None else None) or head.environment,
         facts=first.facts if first is not None else Facts(),
         outcome=outcome,
-        exit_codes=exit_codes,
-        sampler_exit_code=sampler_exit_code,
+        participants=cell.participants,
+        exit_codes={ended.participant or LAUNCHER: ended.code for ended in left.exits},
+        clocks=tuple(left.clocks),
+        nodes=tuple(left.nodes),
         peak_memory_bytes=sum(peaks) if peaks else None,
         files=files,
     )
 
 
-def _report(folder: Path, rank: int) -> WorkerReport | None:
+def _report(folder: ParticipantFolder) -> WorkerReport | None:
     try:
-        return read_json(folder / f"worker.{rank}.json", WorkerReport)
+        return read_json(folder.report, WorkerReport)
     except DamagedRun:
         return None

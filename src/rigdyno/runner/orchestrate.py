@@ -1,28 +1,27 @@
-"""Carries out a plan: for each cell launch, sample, collect, store. Draws nothing: it tells an observer."""
+"""Carries out a plan: for each cell launch, collect, store. Draws nothing: it tells an observer."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from typing import cast
 
 import msgspec
 
-from rigdyno import catalogue
 from rigdyno.clock import Clock, SystemClock, utc_now
-from rigdyno.contracts import Launch, Launcher, Observer, Progress
+from rigdyno.contracts import Launch, Observer, Progress
 from rigdyno.errors import Interrupted
+from rigdyno.launchers.process import ProcessSession
 from rigdyno.plan.build import workload_of
 from rigdyno.runner.collect import Ending, measured_record, record_of
 from rigdyno.runner.course import DuelCourse
 from rigdyno.runner.live import LiveRate
 from rigdyno.runner.outcome import oom_kills
 from rigdyno.runner.pairs import PairRun
-from rigdyno.runner.sampling import sampled
-from rigdyno.runner.worker import work
+from rigdyno.runner.sessions import Sessions
+from rigdyno.runner.signals import termination_as_interrupt
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import ranks_among
 from rigdyno.schema.record import RunHead, RunRecord, Skipped
 from rigdyno.schema.spec import Cell
 from rigdyno.store.files import disk_errors, write_json
@@ -42,17 +41,18 @@ class Orchestrator:
     folder: RunFolder
     head: RunHead
     observer: Observer
+    sessions: Sessions
     clock: Clock = field(default_factory=SystemClock)
 
     def run(self) -> list[RunRecord]:
-        """Every cell that has no record yet; the records just made."""
+        """Every cell that has no record yet; the records just made. Cells whose nodes are gone are left for later."""
         plan = self.head.plan
         records: list[RunRecord] = []
-        with self.folder.locked(), _termination_as_interrupt():
+        with self.folder.locked(), termination_as_interrupt():
             self.observer.planned(plan, self.folder.path)
             try:
                 for cell in plan.cells:
-                    if cell.pair is None and not self.folder.is_finished(cell):
+                    if cell.pair is None and not self.folder.is_finished(cell) and not self.sessions.is_lost(cell):
                         records.append(self._cell(cell))
                 records += self._duel()
             except KeyboardInterrupt:
@@ -86,7 +86,7 @@ class Orchestrator:
 
     def _prepared(self, cell: Cell) -> Path:
         folder = self.folder.fresh_cell_folder(cell)
-        write_json(folder / "spec.json", cell.spec)
+        write_json(CellFolder(folder).spec, cell)
         return folder
 
     def _kept(self, record: RunRecord, cell: Cell) -> RunRecord:
@@ -95,13 +95,15 @@ class Orchestrator:
         return record
 
     def _measured(self, cell: Cell, folder: Path) -> RunRecord:
-        launcher: Launcher = catalogue.load("launcher", cell.spec.launcher)()
         kills_before = oom_kills()
-        with sampled(folder) as sampling, disk_errors(folder):
-            launch = launcher.start(cell.spec, folder, work)
+        with disk_errors(folder):
+            launch = self.sessions.of(cell).start(cell, folder)
             timed_out = self._watch(launch, cell, folder)
+            left = launch.collect()
+        if left.lost is not None:
+            self.sessions.lose(cell)
         limit = time_limit_seconds(cell.seconds) if timed_out else None
-        ending = Ending(launch.exits(), limit, sampling.exit_code, kills_before)
+        ending = Ending(left, limit, kills_before)
         return measured_record(self.head, self.folder.name, cell, folder, ending)
 
     def _pair(self, a: Cell, b: Cell) -> list[RunRecord]:
@@ -113,6 +115,7 @@ class Orchestrator:
             cells=(a, b),
             folders=(self._prepared(a), self._prepared(b)),
             observer=self.observer,
+            session=cast(ProcessSession, self.sessions.of(a)),  # a duel's plan admits no other launcher
             clock=self.clock,
             limit_seconds=time_limit_seconds(a.seconds + b.seconds),
         )
@@ -122,7 +125,8 @@ class Orchestrator:
 
     def _watch(self, launch: Launch, cell: Cell, folder: Path) -> bool:
         """Sleeps until the workers are gone; whether they had to be stopped."""
-        live = LiveRate(folder / "steps.0.rows")
+        first, *_ = ranks_among(cell.participants)
+        live = LiveRate(CellFolder(folder).participant(first.id).rows("steps"))
         began_ns = self.clock.now_ns()
         unit = workload_of(cell.spec).unit
         try:
@@ -135,7 +139,7 @@ class Orchestrator:
                 rate = live.rate()
                 everybody = None if rate is None else rate * cell.spec.world_size
                 self.observer.progress(Progress(cell, seconds, share, everybody, unit))
-        except KeyboardInterrupt:
+        except BaseException:
             launch.stop()
             raise
         return False
@@ -151,21 +155,3 @@ class Stamp:
     def on(self, record: RunRecord) -> RunRecord:
         seconds = round(seconds_of_ns(self._clock.now_ns() - self._began_ns), 3)
         return msgspec.structs.replace(record, started_at=self._started_at, seconds=seconds)
-
-
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """`kill` and a closed terminal end a run as Ctrl-C does. Only the main thread may set handlers."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGTERM, signal.SIGHUP)]
-    except ValueError:
-        before = []
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rigdyno.contracts import Exit
+from rigdyno.contracts import Exit, Left
 from rigdyno.processes import signal_name
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import Participant, sampler_of
 from rigdyno.schema.record import Completed, Failed, Outcome, Phase, WorkerReport
 from rigdyno.units import show_seconds
 
@@ -23,27 +25,29 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Evidence:
-    reports: Mapping[int, WorkerReport]  # of the ranks that left one
-    exits: tuple[Exit, ...]
+    reports: Mapping[str, WorkerReport]  # of the ranks that left one
+    ranks: Sequence[Participant]
+    left: Left
     timed_out_after: float | None
     oom_killed: bool
-    folder: Path
+    folder: CellFolder
     began_stepping: bool
-    world_size: int = 1
 
     @property
-    def missing(self) -> list[int]:
-        return [rank for rank in range(self.world_size) if rank not in self.reports]
+    def missing(self) -> list[Participant]:
+        return [rank for rank in self.ranks if rank.id not in self.reports]
 
 
 def outcome_of(evidence: Evidence) -> Outcome:
     """A report counts more than an exit code: some processes abort after everything is done."""
     if not evidence.missing and all(isinstance(report.outcome, Completed) for report in evidence.reports.values()):
-        return evidence.reports[0].outcome
+        return evidence.reports[evidence.ranks[0].id].outcome
+    if evidence.missing and evidence.left.lost is not None:
+        return Failed(kind=evidence.left.lost_kind, phase=_phase(evidence, "start"), message=evidence.left.lost)
     if evidence.missing and evidence.timed_out_after is not None:
         return _timed_out(evidence, evidence.timed_out_after)
     blamed = _blamed(evidence)
-    reported = evidence.reports.get(blamed.rank or 0)
+    reported = evidence.reports.get(blamed.participant or "")
     if reported is None:
         return _without_report(blamed, evidence)
     said = [reported.outcome, *(report.outcome for report in evidence.reports.values())]
@@ -53,12 +57,13 @@ def outcome_of(evidence: Evidence) -> Outcome:
 def _blamed(evidence: Evidence) -> Exit:
     """The rank that ended badly first: what the others then say is that they miss it. Where no exit tells, the first
     that says why, and at last the first that says nothing."""
-    told = [ended for ended in evidence.exits if ended.rank is not None]
+    named = {rank.id for rank in evidence.ranks}
+    told = [ended for ended in evidence.left.exits if ended.participant in named and ended.code != 0]
     if told:  # nodes tell their own: of them, who was killed came before those who missed it
         return min(told, key=lambda ended: ended.code >= 0 or ended.code == -signal.SIGTERM)
-    code = next((ended.code for ended in evidence.exits if ended.code != 0), 0)
-    speaking = [rank for rank, report in evidence.reports.items() if not isinstance(report.outcome, Completed)]
-    return Exit(code, rank=(speaking or evidence.missing)[0])
+    code = next((ended.code for ended in evidence.left.exits if ended.participant is None and ended.code != 0), 0)
+    speaking = [name for name, report in evidence.reports.items() if not isinstance(report.outcome, Completed)]
+    return Exit(code, (speaking or [rank.id for rank in evidence.missing])[0])
 
 
 def _phase(evidence: Evidence, otherwise: Phase) -> Phase:
@@ -67,20 +72,22 @@ def _phase(evidence: Evidence, otherwise: Phase) -> Phase:
 
 def _timed_out(evidence: Evidence, seconds: float) -> Failed:
     message = f"no end after {show_seconds(seconds)}"
-    if evidence.world_size > 1:
+    if len(evidence.ranks) > 1:
         message += f"; still missing: {_ranks(evidence.missing)}"
     return Failed(kind="timeout", phase=_phase(evidence, "build"), message=message)
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def _ranks(ranks: Sequence[Participant]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank.rank) for rank in ranks)}"
 
 
 def _without_report(lost: Exit, evidence: Evidence) -> Failed:
-    who = f"rank {lost.rank} was lost: " if evidence.world_size > 1 else ""
+    rank = next(each for each in evidence.ranks if each.id == lost.participant)
+    who = f"rank {rank.rank} was lost: " if len(evidence.ranks) > 1 else ""
     if lost.code < 0:
         return _by_signal(lost.code, who, evidence)
-    words = _last_words(evidence.folder / f"worker.{lost.rank}.log") or _last_words(evidence.folder / "torchrun.log")
+    launcher_log = evidence.folder.participant(sampler_of(rank.node).id).launcher_log
+    words = _last_words(evidence.folder.participant(rank.id).log) or _last_words(launcher_log)
     message = f"{who}left no report, exit code {lost.code}{words}"
     return Failed(kind="exit", phase=_phase(evidence, "start"), message=message)
 

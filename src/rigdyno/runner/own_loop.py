@@ -16,6 +16,7 @@ from rigdyno import __version__
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock, utc_now
 from rigdyno.errors import StoreError
+from rigdyno.launchers._node import NodeSampler, Part, make_folders
 from rigdyno.plan.build import OWN_LOOP
 from rigdyno.processes import peak_memory_bytes, write_pid
 from rigdyno.rig.devices import look_here
@@ -23,12 +24,13 @@ from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
 from rigdyno.runner.device import with_framework
 from rigdyno.runner.measure import StepMeter
-from rigdyno.runner.sampling import Sampling, sampled
 from rigdyno.runner.worker import failure
-from rigdyno.schema.record import Completed, Facts, Failed, Outcome, RunHead, RunRecord
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import laid_out, ranks_among
+from rigdyno.schema.record import LAUNCHER, Completed, Facts, Failed, Outcome, RunHead, RunRecord
 from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile
 from rigdyno.schema.spec import Cell, Plan, RunSpec
-from rigdyno.store.files import write_json
+from rigdyno.store.files import disk_errors, write_json
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_of_ns
 
@@ -43,17 +45,23 @@ class OwnLoop:
 
     def __enter__(self) -> StepMeter:
         slug = re.sub(r"[^A-Za-z0-9_-]+", "_", self._name)[:60].strip("_") or "own_loop"
-        self._cell = Cell(name=f"01-{slug}", spec=RunSpec(workload=self._name, launcher=OWN_LOOP))
+        spec, participants = RunSpec(workload=self._name, launcher=OWN_LOOP), laid_out(1, 1, "cpu")
+        self._cell = Cell(name=f"01-{slug}", spec=spec, participants=participants)
         self._started = utc_now()
         self._folder = RunFolder.create(self._root, slug, self._started)
         self._stack.enter_context(self._folder.locked())
         self._head = self._write_head()
-        cell_folder = self._folder.fresh_cell_folder(self._cell)
-        write_json(cell_folder / "spec.json", self._cell.spec)
-        write_pid(cell_folder, "worker.0")
-        self._file = _ForgivingFile(cell_folder / "steps.0.rows", Header(fields=STEP_FIELDS, kinds=("step",)))
-        self._sampler = ExitStack()
-        self._sampling: Sampling = self._sampler.enter_context(sampled(cell_folder))
+        part = Part(self._cell, self._folder.fresh_cell_folder(self._cell))
+        cell_folder, (own,) = CellFolder(part.folder), ranks_among(participants)
+        write_json(cell_folder.spec, self._cell)
+        with disk_errors(part.folder):
+            make_folders(part)
+            home = cell_folder.participant(own.id)
+            write_pid(home.pid)
+            self._file = _ForgivingFile(
+                home.rows("steps"), Header(fields=STEP_FIELDS, kinds=("step",), participant=own)
+            )
+            self._sampler = NodeSampler(part)
         self._began_ns = self._clock.now_ns()
         self._meter = StepMeter(self._file, self._clock, None, synchronise=_waiter(), settled=settled_so_far)
         return self._meter
@@ -65,7 +73,7 @@ class OwnLoop:
         with self._stack:
             self._meter.close()
             seconds = seconds_of_ns(self._clock.now_ns() - self._began_ns)
-            self._sampler.close()
+            self._exits = self._sampler.stop()
             record = self._record(_outcome(error or self._file.error), seconds)
             try:
                 self._folder.write_record(record, self._cell)
@@ -99,9 +107,10 @@ class OwnLoop:
             environment=with_framework(self._head.environment),
             facts=Facts(unit=self._unit),
             outcome=outcome,
-            sampler_exit_code=self._sampling.exit_code,
+            participants=self._cell.participants,
+            exit_codes={ended.participant or LAUNCHER: ended.code for ended in self._exits},
             peak_memory_bytes=peak_memory_bytes(),
-            files=tuple(sorted(path.name for path in self._folder.cell_folder(self._cell).iterdir())),
+            files=CellFolder(self._folder.cell_folder(self._cell)).files(),
         )
 
 

@@ -11,17 +11,15 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from rigdyno import catalogue
 from rigdyno.analyse.answers import signed_percent
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import Clock
-from rigdyno.contracts import Launch, Launcher, Observer, Progress
+from rigdyno.contracts import Launch, Observer, Progress
+from rigdyno.launchers.process import ProcessSession
 from rigdyno.runner.collect import Ending, measured_record
 from rigdyno.runner.outcome import oom_kills
 from rigdyno.runner.referee import Referee
-from rigdyno.runner.sampling import sampled
 from rigdyno.runner.turns import ArmLost, ArmStuck, Seat, socket_pair
-from rigdyno.runner.worker import work
 from rigdyno.schema.record import RunHead, RunRecord
 from rigdyno.schema.spec import Cell
 from rigdyno.store.files import disk_errors
@@ -43,6 +41,7 @@ class PairRun:
     cells: Cells
     folders: Folders
     observer: Observer
+    session: ProcessSession
     clock: Clock
     limit_seconds: float
     _began_ns: int = 0
@@ -52,18 +51,15 @@ class PairRun:
     def measure(self) -> tuple[RunRecord, RunRecord]:
         kills_before = oom_kills()
         self._began_ns = self._next_tick_ns = self.clock.now_ns()
-        with (
-            disk_errors(self.folders[0].parent),
-            sampled(*self.folders) as sampling,
-            self._launched() as (launches, ends),
-        ):
+        with disk_errors(self.folders[0].parent), self._launched() as (launches, ends):
             self._play(ends)
             for end in ends:
                 end.close()
             self._see_off(launches)
+            left = [launch.collect() for launch in launches]
         endings = [
-            Ending(launch.exits(), self.limit_seconds if stuck else None, sampling.exit_code, kills_before)
-            for launch, stuck in zip(launches, self._stuck, strict=True)
+            Ending(each, self.limit_seconds if stuck else None, kills_before)
+            for each, stuck in zip(left, self._stuck, strict=True)
         ]
         a, b = (
             measured_record(self.head, self.run, cell, folder, ending)
@@ -77,19 +73,17 @@ class PairRun:
         launches: list[Launch] = []
         ends: list[socket.socket] = []
         try:
-            for cell, folder in zip(self.cells, self.folders, strict=True):
+            for cell, folder, beside in zip(self.cells, self.folders, (self.folders[1:], ()), strict=True):
                 ours, theirs = socket_pair()
                 ends.append(ours)
                 with theirs:
-                    launcher: Launcher = catalogue.load("launcher", cell.spec.launcher)()
-                    launches.append(launcher.start(cell.spec, folder, work, theirs.fileno()))
+                    launches.append(self.session.start(cell, folder, turns=theirs.fileno(), beside=beside))
             yield launches, ends
         finally:
             for end in ends:
                 end.close()
             for launch in launches:
-                if not launch.wait(0):
-                    launch.stop()
+                launch.stop()
 
     def _play(self, ends: Sequence[socket.socket]) -> None:
         until_ns = self._began_ns + int(self.limit_seconds * NS_PER_S)

@@ -1,7 +1,8 @@
-"""The process that reads the meters while a worker works:
-`python -m rigdyno.runner.sampler <cell folder> <process id of the parent> [<folder of another worker> ...]`.
+"""The process that reads a node's meters while its ranks work:
+`python -m rigdyno.runner.sampler <cell folder> <process id of the parent> <participant> [<another cell's folder> ...]`.
 
-Apart from the worker, so that reading never lengthens a step; writes telemetry.rows until it is told to stop.
+Apart from the ranks, so that reading never lengthens a step; writes telemetry until it is told to stop. Ranks of the
+other cells, which run at the same time, count too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from types import FrameType
 
@@ -20,7 +20,11 @@ from rigdyno.clock import Clock, SystemClock
 from rigdyno.contracts import Channel, Probe
 from rigdyno.errors import CatalogueError
 from rigdyno.processes import die_with_parent, write_pid
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import Participant, on_node, ranks_among
 from rigdyno.schema.samples import Header, RowFile, telemetry_fields
+from rigdyno.schema.spec import Cell
+from rigdyno.store.files import read_json
 from rigdyno.units import NS_PER_S, seconds_of_ns
 
 # A reading costs 0.3 to 0.5 ms of a core that was asleep, and the machine is being measured; ten of them are enough to
@@ -29,12 +33,13 @@ INTERVAL_NS = NS_PER_S // 2
 
 
 class Sampler:
-    def __init__(self, folder: Path, clock: Clock, probes: Sequence[Probe], more_workers: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, path: Path, own: Participant, clock: Clock, probes: Sequence[Probe], pid_files: Sequence[Path] = ()
+    ) -> None:
         self._clock, self._probes = clock, probes
-        folders = (folder, *more_workers)
-        channels = [channel for probe in probes for channel in probe.open(lambda: worker_pids(*folders))]
+        channels = [channel for probe in probes for channel in probe.open(lambda: worker_pids(pid_files))]
         self._row = struct.Struct(f"<q{len(channels)}d")
-        self._file = RowFile(folder / "telemetry.rows", _header(channels))
+        self._file = RowFile(path, _header(channels, own))
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Reads at fixed times, not after fixed pauses: a slow reading doesn't shift those after it."""
@@ -55,9 +60,9 @@ class Sampler:
         self._file.append(self._row.pack(at_ns, *values))
 
 
-def _header(channels: Sequence[Channel]) -> Header:
+def _header(channels: Sequence[Channel], own: Participant) -> Header:
     fields = telemetry_fields([channel.name for channel in channels])
-    return Header(fields=fields, units=tuple(channel.unit for channel in channels))
+    return Header(fields=fields, participant=own, units=tuple(channel.unit for channel in channels))
 
 
 def available_probes() -> list[Probe]:
@@ -71,14 +76,21 @@ def available_probes() -> list[Probe]:
     return [probe for probe in found if probe.availability() is None]
 
 
-def worker_pids(*folders: Path) -> list[int]:
-    """Workers write their ids when they start, which may be after the sampler did."""
-    texts = (path.read_text() for folder in folders for path in folder.iterdir() if fnmatch(path.name, "worker.*.pid"))
+def pid_files(folder: Path, node: int) -> list[Path]:
+    """Where the ranks of this node write their ids."""
+    cell = CellFolder(folder)
+    participants = read_json(cell.spec, Cell).participants
+    return [cell.participant(rank.id).pid for rank in ranks_among(on_node(participants, node))]
+
+
+def worker_pids(files: Sequence[Path]) -> list[int]:
+    """Ranks write their ids when they start, which may be after the sampler did."""
+    texts = (path.read_text() for path in files if path.exists())
     return [int(text) for text in texts if text.isdigit()]
 
 
 def main(arguments: Sequence[str]) -> int:
-    folder, parent_pid = Path(arguments[0]), int(arguments[1])
+    folder, parent_pid, name, *beside = Path(arguments[0]), int(arguments[1]), *arguments[2:]
     die_with_parent(parent_pid)
     told: list[int] = []
 
@@ -86,8 +98,11 @@ def main(arguments: Sequence[str]) -> int:
         told.append(number)
 
     signal.signal(signal.SIGTERM, stop)
-    write_pid(folder, "sampler")
-    sampler = Sampler(folder, SystemClock(), available_probes(), [Path(other) for other in arguments[2:]])
+    own = next(each for each in read_json(CellFolder(folder).spec, Cell).participants if each.id == name)
+    home = CellFolder(folder).participant(own.id)
+    write_pid(home.pid)
+    watched = [path for each in (folder, *map(Path, beside)) for path in pid_files(each, own.node)]
+    sampler = Sampler(home.rows("telemetry"), own, SystemClock(), available_probes(), watched)
     try:
         sampler.run(lambda: bool(told) or os.getppid() != parent_pid)
     finally:

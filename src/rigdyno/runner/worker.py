@@ -1,7 +1,9 @@
-"""The process that measures: `python -m rigdyno.runner.worker <cell folder> <process id of the parent>`, once a rank.
+"""The process that measures, once a rank:
+`python -m rigdyno.runner.worker <cell folder> <process id of the parent> <participant>`.
 
-Reads spec.json, leaves steps.<rank>.rows and worker.<rank>.json behind; talks to nobody. The arm of a duel is given one
-more argument, the descriptor of the socket over which it is told when it may step.
+Reads the cell's specification, leaves steps and a report in the participant's folder; talks to nobody. torchrun starts
+all ranks by one command: its participant is `-`, and RANK tells which one it is. The arm of a duel is given one more
+argument, the descriptor of the socket over which it is told when it may step.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from rigdyno.runner.device import prepare_torch, synchroniser, usable_cores, wit
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.phases import PhaseClock
 from rigdyno.runner.turns import TurnMeter
+from rigdyno.schema.layout import CellFolder, ParticipantFolder, RowKind
+from rigdyno.schema.participant import Participant, on_node, ranks_among
 from rigdyno.schema.record import Completed, Facts, Failed, Outcome, Phase, Skipped, WorkerReport
 from rigdyno.schema.samples import PHASES, STEP_FIELDS, STEP_STRUCT, Header, RowFile
-from rigdyno.schema.spec import RunSpec
+from rigdyno.schema.spec import Cell, RunSpec
 from rigdyno.store.files import read_json, write_json
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
@@ -37,7 +41,8 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory",
 @dataclass
 class Worker:
     spec: RunSpec
-    folder: Path
+    own: Participant
+    folder: ParticipantFolder
     place: Place
     turns: socket.socket | None = None  # of a duel's arm
     phase: Phase = "start"
@@ -59,7 +64,7 @@ class Worker:
     def _measure(self) -> Outcome:
         workload = workload_of(self.spec)
         if workload.framework in ("torch", "any"):
-            prepare_torch(self.spec.threads, self.place.seed)
+            prepare_torch(self.place.threads if self.place.world_size > 1 else self.spec.threads, self.place.seed)
         self.facts = Facts(unit=workload.unit)
         self.phase = "build"
         job = Job(
@@ -105,9 +110,8 @@ class Worker:
             synchronise=synchroniser(self.place.device),
         )
 
-    def _row_file(self, kinds: tuple[str, ...], name: str = "steps") -> RowFile:
-        header = Header(fields=STEP_FIELDS, kinds=kinds, rank=self.place.rank)
-        return RowFile(self.folder / f"{name}.{self.place.rank}.rows", header)
+    def _row_file(self, kinds: tuple[str, ...], name: RowKind = "steps") -> RowFile:
+        return RowFile(self.folder.rows(name), Header(fields=STEP_FIELDS, kinds=kinds, participant=self.own))
 
     def _step_meter(self, kinds: tuple[str, ...], collective: Collective) -> StepMeter:
         return StepMeter(
@@ -147,29 +151,36 @@ def failure(error: BaseException, phase: Phase) -> Failed:
     return Failed(kind="exception", phase=phase, message=text)
 
 
-def place_of(spec: RunSpec) -> Place:
-    """RANK and LOCAL_RANK are what torchrun sets."""
-    rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
-    several = spec.world_size > 1 and spec.device != "cpu" and ":" not in spec.device
+def place_of(cell: Cell, own: Participant) -> Place:
+    spec = cell.spec
+    beside = [each.id for each in ranks_among(on_node(cell.participants, own.node))]
     return Place(
-        device=f"{spec.device}:{local_rank}" if several else spec.device,
-        rank=rank,
-        local_rank=local_rank,
+        device=own.device or spec.device,
+        rank=own.rank or 0,
+        local_rank=beside.index(own.id),
         world_size=spec.world_size,
-        threads=spec.threads or usable_cores(),
+        threads=spec.threads or max(1, usable_cores() // len(beside)),
         seed=spec.seed,  # the same on every rank: whoever needs them apart adds the rank
     )
 
 
-def work(folder: Path, turns: socket.socket | None = None) -> int:
-    spec = read_json(folder / "spec.json", RunSpec)
-    place = place_of(spec)
-    if spec.world_size > 1:
-        _log_to(folder / f"worker.{place.rank}.log")
-    if spec.pinned:
+def own_among(cell: Cell, name: str) -> Participant:
+    """`-`: whichever RANK says."""
+    if name == "-":
+        return next(each for each in ranks_among(cell.participants) if each.rank == int(os.environ["RANK"]))
+    return next(each for each in cell.participants if each.id == name)
+
+
+def work(cell_folder: Path, participant: str, turns: socket.socket | None = None) -> int:
+    cell = read_json(CellFolder(cell_folder).spec, Cell)
+    own = own_among(cell, participant)
+    folder, place = CellFolder(cell_folder).participant(own.id), place_of(cell, own)
+    if participant == "-":
+        _log_to(folder.log)
+    if cell.spec.pinned:
         pin(place)
-    write_pid(folder, f"worker.{place.rank}")
-    worker = Worker(spec, folder, place, turns)
+    write_pid(folder.pid)
+    worker = Worker(cell.spec, own, folder, place, turns)
     outcome = worker.run()
     report = WorkerReport(
         outcome=outcome,
@@ -177,7 +188,7 @@ def work(folder: Path, turns: socket.socket | None = None) -> int:
         environment=with_framework(describe_environment()),
         peak_memory_bytes=peak_memory_bytes(),
     )
-    write_json(folder / f"worker.{place.rank}.json", report)
+    write_json(folder.report, report)
     if isinstance(outcome, Completed):  # whoever failed has nobody left to take leave of
         worker.afterwards.close()
     # Of several ranks, one that steps aside must be noticed as well: the others would wait for it.
@@ -202,10 +213,10 @@ def pin(place: Place) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    folder, parent_pid, *turns = arguments
+    folder, parent_pid, participant, *turns = arguments
     die_with_parent(int(parent_pid))
     offer_to_oom_killer()
-    return work(Path(folder), socket.socket(fileno=int(turns[0])) if turns else None)
+    return work(Path(folder), participant, socket.socket(fileno=int(turns[0])) if turns else None)
 
 
 if __name__ == "__main__":

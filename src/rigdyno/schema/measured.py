@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from rigdyno.schema.estimate import Estimate, Missing, Validity
+from rigdyno.schema.layout import log_of
 from rigdyno.schema.record import Completed, Facts, Outcome, RunRecord, Skipped
 from rigdyno.schema.spec import RunSpec
 
@@ -26,7 +27,7 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
     forward: Estimate  # items/s of all ranks, if nothing else took time: broadcasts and computing
     backward: Estimate  # the same: computing, waiting for gradients, the optimizer
-    by_rank: tuple[dict[str, float], ...]  # mean seconds of a step, by phase
+    by_rank: dict[int, dict[str, float]]  # mean seconds of a step, by phase
     longest_computing: float  # mean over the steps of what the slowest rank of each computed for
     explained: float  # the share of the step's time that the phases add up to; of the rank where it is furthest from 1
 
@@ -81,6 +82,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             return "no steady steps were recorded"
         failed = next(record for record in self.records if record.outcome == outcome)
         kind = outcome.kind.replace("_", " ")
-        logs = "worker.0.log" if self.spec.world_size == 1 else "worker.*.log"
-        log = f" (log: {failed.run}/cells/{failed.cell}/{logs})" if failed.exit_codes else ""
-        return f"{kind} while in {outcome.phase}: {outcome.message}{log}"
+        log = log_of(failed.cell, failed.files)
+        where = f" (log: {failed.run}/{log})" if log is not None else ""
+        return f"{kind} while in {outcome.phase}: {outcome.message}{where}"

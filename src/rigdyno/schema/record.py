@@ -6,13 +6,20 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from rigdyno.schema.participant import ClockPair, Participant
 from rigdyno.schema.spec import Arm, Plan, RunSpec, Value
 from rigdyno.schema.system import ByteCount, Environment, System
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Phase = Literal["start", "build", "warm-up", "measure", "finish"]
-FailureKind = Literal["out_of_memory", "signal", "timeout", "exception", "interrupted", "exit"]
+FailureKind = Literal[
+    "out_of_memory", "signal", "timeout", "exception", "interrupted", "exit", "node_lost", "job_ended"
+]  # fmt: skip
+LAUNCHER = "launcher"  # among exit codes: the one command that started all ranks of a node
+
+# Ends that say nothing about what was measured: resuming runs such a cell again.
+RUN_AGAIN: frozenset[FailureKind] = frozenset(("node_lost", "job_ended"))
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +60,7 @@ Outcome = Completed | Failed | Skipped
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker leaves in the cell's folder."""
+    """What a rank leaves in its folder."""
 
     outcome: Outcome
     facts: Facts = Facts()
@@ -79,10 +86,16 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     facts: Facts = Facts()
     outcome: Outcome
-    exit_codes: tuple[int, ...] = ()  # one a worker process; negative: the signal
-    sampler_exit_code: int | None = None
-    peak_memory_bytes: ByteCount | None = None  # summed over the workers
+    participants: tuple[Participant, ...] = ()
+    exit_codes: dict[str, int] = {}  # by participant, where it is known; negative: the signal
+    clocks: tuple[ClockPair, ...] = ()  # of the other nodes
+    nodes: tuple[System, ...] = ()  # each node's own, where there are several or it isn't this machine
+    peak_memory_bytes: ByteCount | None = None  # summed over the ranks
     files: tuple[str, ...] = ()
+
+    @property
+    def is_to_run_again(self) -> bool:
+        return isinstance(self.outcome, Failed) and self.outcome.kind in RUN_AGAIN
 
     def columns(self) -> dict[str, str]:
         """What could explain a number, by the names that a table's extra columns go by."""

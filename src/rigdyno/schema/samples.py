@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from rigdyno.errors import DamagedRun, NewerStore
+from rigdyno.schema.participant import Participant, sampler_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Fields = tuple[tuple[str, str], ...]
 
-FORMAT = 1  # of the rows; raised when old readers would misread them
+FORMAT = 2  # of the file; raised when old readers would misread it. 1: without a participant, only a rank
 
 # Flags of a row.
 WARM_UP = 1  # taken before the meter called the stream steady
@@ -48,8 +49,8 @@ COMPUTING = ("data", "forward", "backward", "optimizer")  # those in which a ran
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     fields: Fields
+    participant: Participant  # whose rows they are, and by which clock
     kinds: tuple[str, ...] = ()  # of steps
-    rank: int = 0
     units: tuple[str, ...] = ()  # of telemetry channels, in the order of the fields behind at_ns
 
 
@@ -86,13 +87,34 @@ def read_rows(path: Path) -> tuple[Header, NDArray[np.void]]:
     if not newline:
         raise DamagedRun(f"{path} ends inside its header")
     try:
-        header = msgspec.json.decode(line, type=Header)
+        header = _header(line, path)
         dtype = np.dtype(list(header.fields))
     except (msgspec.DecodeError, RecursionError, TypeError, ValueError) as error:
         raise DamagedRun(f"{path} has no readable header ({error})") from error
-    if header.format != FORMAT:
-        raise NewerStore(f"{path} has rows of form {header.format}, this Rigdyno reads {FORMAT}; upgrade it")
     if not header.fields or not {form for _, form in header.fields} <= _FORMS:
         raise DamagedRun(f"{path} declares rows that can't be read")
     whole = len(body) - len(body) % dtype.itemsize
     return header, np.frombuffer(body[:whole], dtype=dtype)
+
+
+def _header(line: bytes, path: Path) -> Header:
+    raw = msgspec.json.decode(line)
+    form = raw.get("format") if isinstance(raw, dict) else None
+    if isinstance(form, int) and form > FORMAT:
+        raise NewerStore(f"{path} has rows of form {form}, this Rigdyno reads {FORMAT}; upgrade it")
+    if form == 1:
+        return _upgraded(msgspec.convert(raw, _Header1))
+    return msgspec.convert(raw, Header)
+
+
+class _Header1(msgspec.Struct, frozen=True, kw_only=True):
+    fields: Fields
+    kinds: tuple[str, ...] = ()
+    rank: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    units: tuple[str, ...] = ()
+
+
+def _upgraded(old: _Header1) -> Header:
+    """Telemetry was the first node's. On which node a rank was, the cell's record knows."""
+    whose = sampler_of(0) if old.units else Participant(id=f"rank{old.rank}", rank=old.rank)
+    return Header(format=1, fields=old.fields, participant=whose, kinds=old.kinds, units=old.units)

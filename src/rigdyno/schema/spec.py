@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from rigdyno.schema.participant import Participant
+
 Value = bool | int | float | str
 
 
@@ -22,14 +24,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration to be measured. Inert: building it sets nothing and imports nothing."""
 
     workload: str  # a catalogue name, or FILE.py:FUNCTION
-    options: dict[str, Value] = {}
+    options: dict[str, Value] = {}  # those that somebody chose
+    defaults: dict[str, Value] = {}  # what all others were when it was planned: a later version may have others
     update: str = "plain"
     arrangement: str = "single"
     launcher: str = "process"
     world_size: int = 1  # ranks, of all nodes together
     nodes: int = 1
-    rendezvous: str = ""  # HOST:PORT of the first node, where there are several
-    hosts: tuple[str, ...] = ()  # of the nodes, where Rigdyno starts itself on them
     device: str = "cpu"
     threads: int | None = None
     pinned: bool = False  # each rank to its own cores
@@ -37,22 +38,32 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     python: str | None = None  # the interpreter of another environment
     budget: Budget = Budget()
 
+    @property
+    def resolved(self) -> dict[str, Value]:
+        """Every option: a default that is set by hand is no difference."""
+        return {**self.defaults, **self.options}
+
     def key(self) -> str:
-        """The same for the same configuration: what resuming and comparing go by."""
+        """What is measured, apart from how long, how often and how it is started: resuming, comparing and matching
+        go by it."""
         import hashlib  # loads OpenSSL, which a listing can do without
 
-        canonical = msgspec.json.encode(self, order="sorted")
-        return hashlib.blake2b(canonical, digest_size=8).hexdigest()
+        kind, soak = self.device.partition(":")[0], self.budget.stop == "clock"
+        options = sorted((name, repr(value)) for name, value in self.resolved.items())
+        how = (self.update, self.arrangement, self.world_size, self.nodes, kind, self.threads, soak)
+        what = (self.workload, options, *how)
+        return hashlib.blake2b(msgspec.json.encode(what), digest_size=8).hexdigest()
 
 
 Arm = Literal["a", "b"]
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One process to be measured: a configuration, and the how-manieth repeat of it."""
+    """One process group to be measured: a configuration, who takes part, and the number of the repeat."""
 
     name: str  # the cell's folder
     spec: RunSpec
+    participants: tuple[Participant, ...] = ()
     repeat: int = 1
     pair: int | None = None  # of a duel: the two cells with this number are resident together and take turns
     arm: Arm | None = None
@@ -72,6 +83,15 @@ class DuelPlan(msgspec.Struct, frozen=True, kw_only=True):
     self_duel: bool = False  # both arms are the same: what differs is the machine's own noise
 
 
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """How the nodes of a run find each other; no part of what is measured. The run's secret is never stored."""
+
+    rendezvous: str = ""  # HOST:PORT of the first node, where they are started by hand
+    hosts: tuple[str, ...] = ()  # for ssh; the first is this machine
+    python: str | None = None  # the interpreter on the other nodes; None: of the same path as here
+    slurm: dict[str, str] = {}  # what is asked of Slurm: partition, time, account, ...
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one `rigdyno run` will do."""
 
@@ -79,6 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     suite: str | None = None
     label: str | None = None
     cells: tuple[Cell, ...] = ()
+    reach: Reach = Reach()
     duel: DuelPlan | None = None  # of the cells that have a pair
     noise_missing: str | None = None  # why a suite doesn't measure the machine's own noise
 

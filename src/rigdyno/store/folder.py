@@ -1,14 +1,4 @@
-"""A run folder: `runs/<name>.<timestamp>/`, with the plan, and one folder a cell.
-
-head.json                  the plan, the system, the environment
-lock                       held while somebody runs it
-cells/<cell>/spec.json     what to measure
-cells/<cell>/worker.0.*    the process's id, log and report, by rank
-cells/<cell>/steps.0.rows  every step, by rank
-cells/<cell>/phases.0.rows what the steps were spent on, by rank, where that was timed
-cells/<cell>/telemetry.rows
-cells/<cell>/record.json   written last: a cell without it isn't finished
-"""
+"""A run folder: `runs/<name>.<timestamp>/`, with the plan, and one folder a cell. What lies where: schema/layout.py."""
 
 from __future__ import annotations
 
@@ -23,8 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rigdyno.clock import utc_now
+from msgspec.structs import replace
+
 from rigdyno.errors import DamagedRun, RigdynoError, StoreError, UsageError
+from rigdyno.schema.layout import CELLS, DAMAGED, HEAD, LOCK, RECORD, CellFolder, RowKind
+from rigdyno.schema.participant import Participant
 from rigdyno.schema.record import RunHead, RunRecord
 from rigdyno.schema.samples import Header, read_rows
 from rigdyno.schema.spec import Cell
@@ -35,8 +28,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-HEAD, RECORD, LOCK = "head.json", "record.json", "lock"
-
 
 @dataclass(frozen=True)
 class StoredCell:
@@ -44,16 +35,40 @@ class StoredCell:
     folder: Path
 
     def steps(self) -> tuple[tuple[Header, NDArray[np.void]], ...]:
-        """The raw steps of every rank."""
-        return tuple(read_rows(path) for path in sorted(self.folder.glob("steps.*.rows")))
+        """The raw steps of every rank, in the order of the ranks."""
+        return self._rows("steps")
 
     def phases(self) -> tuple[tuple[Header, NDArray[np.void]], ...]:
         """What each rank's steps were spent on, where that was timed."""
-        return tuple(read_rows(path) for path in sorted(self.folder.glob("phases.*.rows")))
+        return self._rows("phases")
 
-    def telemetry(self) -> tuple[Header, NDArray[np.void]] | None:
-        path = self.folder / "telemetry.rows"
-        return read_rows(path) if path.exists() else None
+    def telemetry(self) -> tuple[tuple[Header, NDArray[np.void]], ...]:
+        """Of every node that was sampled, in the order of the nodes."""
+        return self._rows("telemetry")
+
+    def _rows(self, kind: RowKind) -> tuple[tuple[Header, NDArray[np.void]], ...]:
+        found: dict[str, tuple[Header, NDArray[np.void]]] = {}
+        for path in CellFolder(self.folder).row_files(kind):
+            header, rows = read_rows(path)
+            whose = self._known(header.participant, path)
+            if header.format > 1 and path.parent.name != whose.id:
+                raise DamagedRun(f"{path} holds rows of {whose.id}, and lies in the folder of another participant")
+            if whose.id in found:
+                raise DamagedRun(f"{path} holds rows of {whose.id}, and so does another file of this cell")
+            found[whose.id] = replace(header, participant=whose), rows
+        return tuple(sorted(found.values(), key=_place))
+
+    def _known(self, named: Participant, path: Path) -> Participant:
+        """As the record has it: rows of an old version don't tell the node."""
+        for each in self.record.participants:
+            if each.id == named.id and each.rank == named.rank:
+                return each
+        raise DamagedRun(f"{path} holds rows of {named.id}, which took no part in this cell")
+
+
+def _place(samples: tuple[Header, NDArray[np.void]]) -> tuple[int, int]:
+    whose = samples[0].participant
+    return whose.rank if whose.rank is not None else -1, whose.node
 
 
 class RunFolder:
@@ -73,7 +88,7 @@ class RunFolder:
                     path.mkdir()
                 except FileExistsError:
                     continue
-                (path / "cells").mkdir()
+                (path / CELLS).mkdir()
             return cls(path)
         raise StoreError(f"can't find a free folder name for {stem} in {root}")
 
@@ -100,7 +115,7 @@ class RunFolder:
         """Inside this run, whatever a plan that was tampered with says: resuming empties the folder."""
         if cell.name in ("", ".", "..") or "/" in cell.name or "\0" in cell.name:
             raise DamagedRun(f"{self.path / HEAD} names a cell {cell.name!r}, which can't be a folder of its own")
-        return self.path / "cells" / cell.name
+        return self.path / CELLS / cell.name
 
     def fresh_cell_folder(self, cell: Cell) -> Path:
         """Empty: what an unfinished attempt left has no record, and is no result. With a record that can't be read
@@ -114,18 +129,21 @@ class RunFolder:
         return folder
 
     def _put_aside(self, folder: Path) -> None:
-        damaged = self.path / "damaged"
+        damaged = self.path / DAMAGED
         damaged.mkdir(exist_ok=True)
         taken = {path.name for path in damaged.iterdir()}
         names = (f"{folder.name}-{number}" for number in itertools.count(1))
         folder.rename(damaged / next(name for name in names if name not in taken))
 
     def is_finished(self, cell: Cell) -> bool:
+        """Whether there is a result of this very configuration; a lost node or a cancelled job is none."""
         try:
-            read_record(self.cell_folder(cell) / RECORD)
+            record = read_record(self.cell_folder(cell) / RECORD)
         except DamagedRun:
             return False
-        return True
+        if record.is_to_run_again:
+            return False
+        return record.spec.key() == cell.spec.key()
 
     def write_record(self, record: RunRecord, cell: Cell) -> None:
         write_json(self.cell_folder(cell) / RECORD, record)
@@ -133,7 +151,7 @@ class RunFolder:
     def cells(self, warnings: list[str]) -> list[StoredCell]:
         """Every finished cell; what can't be read is named in `warnings`, and the others still served."""
         found = []
-        for folder in sorted((self.path / "cells").glob("*/")):
+        for folder in sorted((self.path / CELLS).glob("*/")):
             if not (folder / RECORD).exists():
                 continue
             try:
@@ -165,14 +183,6 @@ class RunFolder:
         except OSError:
             return False  # nobody ever locked it, or it isn't ours to look at
         return False
-
-
-def folder_for_node(root: Path, node: int) -> Path:
-    """Where a node that isn't the first keeps its ranks' files: what it is asked for comes from another run."""
-    path = root / f"node{node}.{utc_now():%Y%m%d-%H%M%S}-{os.getpid()}"
-    with disk_errors(path):
-        path.mkdir(parents=True)
-    return path
 
 
 def read_record(path: Path) -> RunRecord:

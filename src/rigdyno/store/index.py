@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rigdyno.errors import RigdynoError
-from rigdyno.store.folder import RECORD, read_record
+from rigdyno.schema.layout import CELLS, RECORD
+from rigdyno.store.folder import read_record
 
 FILE = ".index.sqlite"
 VERSION = 1
@@ -119,7 +120,7 @@ def _stamps(root: Path) -> dict[bytes, str]:
     Paths are bytes, as the disk has them: a folder's name needn't be UTF-8.
     """
     stamps = {}
-    for path in root.glob(f"*/cells/*/{RECORD}"):
+    for path in root.glob(f"*/{CELLS}/*/{RECORD}"):
         try:
             stat = path.stat()
         except FileNotFoundError:

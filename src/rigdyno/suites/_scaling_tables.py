@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from rigdyno.analyse.matching import every_option
 from rigdyno.reference.published import PublishedScaling, resnet50_scaling
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import KindFigures, Measurement, Phases
@@ -49,10 +48,10 @@ def measured(found: Sequence[Measurement]) -> Table:
 
 
 def settings(measurement: Measurement) -> str:
-    options, spec = every_option(measurement.spec), measurement.spec
-    size = options["image_size"]
-    parts = [f"ResNet-50, image/s; {options['batch_size']} images of {size} x {size} a rank", str(options["precision"])]
-    if (options["batch_size"], size) != (32, 224):
+    options, spec = measurement.spec.resolved, measurement.spec
+    batch, size = options.get("batch_size", "?"), options.get("image_size", "?")
+    parts = [f"ResNet-50, image/s; {batch} images of {size} x {size} a rank", str(options.get("precision", "fp32"))]
+    if (batch, size) != (32, 224):
         parts.append("smaller than published (32 of 224 x 224: --full)")
     if spec.threads is not None:
         parts.append(f"{spec.threads} thread{'s' if spec.threads != 1 else ''} each")
@@ -139,7 +138,7 @@ def spent(found: Sequence[Measurement]) -> Table:
     rows = [_spent_row(_ranks(each), _means(phases), names) for each, phases in timed]
     _, largest = timed[-1]
     if len(largest.by_rank) > 1:
-        rows += [_spent_row(f"  rank {number}", rank, names) for number, rank in enumerate(largest.by_rank)]
+        rows += [_spent_row(f"  rank {number}", rank, names) for number, rank in largest.by_rank.items()]
     return Table(
         title="Where the time of a step goes",
         columns=(
@@ -178,11 +177,12 @@ def _spent_notes(timed: Sequence[Phases]) -> tuple[str, ...]:
 
 
 def _means(phases: Phases) -> dict[str, float]:
-    return {name: _mean(phases, name) for name in phases.by_rank[0]}
+    names = dict.fromkeys(name for rank in phases.by_rank.values() for name in rank)
+    return {name: _mean(phases, name) for name in names}
 
 
 def _mean(phases: Phases, name: str) -> float:
-    return fmean(rank.get(name, 0.0) for rank in phases.by_rank)
+    return fmean(rank.get(name, 0.0) for rank in phases.by_rank.values())
 
 
 def link(measurements: Sequence[Measurement]) -> Table:

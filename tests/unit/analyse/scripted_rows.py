@@ -4,7 +4,9 @@ import numpy as np
 from hypothesis import settings
 
 from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.participant import sampler_of
 from rigdyno.schema.samples import STEP_FIELDS, Header, telemetry_fields
+from support import a_rank
 
 NS = 1_000_000_000
 BEGIN_NS = 5 * NS
@@ -24,8 +26,12 @@ def step_rows(seconds, *, items=1.0, steps=1, kind=0, warm_up=0, begin_ns=BEGIN_
     return rows
 
 
-def step_header(*kinds, rank=0):
-    return Header(fields=STEP_FIELDS, kinds=kinds or ("step",), rank=rank)
+def step_header(*kinds, rank=0, node=0):
+    return Header(fields=STEP_FIELDS, kinds=kinds or ("step",), participant=a_rank(rank, node))
+
+
+def telemetry_header(node=0):
+    return Header(fields=(), participant=sampler_of(node))
 
 
 def telemetry_rows(rows, hertz=10.0, **channels):

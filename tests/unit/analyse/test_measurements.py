@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
-from scripted_rows import noisy, step_header, step_rows, telemetry_rows
+from scripted_rows import noisy, step_header, step_rows, telemetry_header, telemetry_rows
 
 from rigdyno.analyse.measure import CellData, measurements, process_figures, steady_of, throttled_alike
 from rigdyno.analyse.streams import seconds_since, streams
@@ -42,7 +42,7 @@ def record(outcome=None, *, spec=None, cell="cell", **fields):
 
 
 def cell(seconds, *, items=1.0, outcome=None, spec=None, **row_fields):
-    return CellData(record(outcome, spec=spec), ((step_header(), step_rows(seconds, items=items, **row_fields)),), None)
+    return CellData(record(outcome, spec=spec), ((step_header(), step_rows(seconds, items=items, **row_fields)),))
 
 
 def codes(measurement):
@@ -95,12 +95,12 @@ class TestOneProcess:
     def test_telemetry_is_judged(self):
         quiet = cell(noisy(300))
         loud = telemetry_rows(quiet.steps[0][1], steal_share=0.5)
-        [found] = measurements([dataclasses.replace(quiet, telemetry=(step_header(), loud))])
+        [found] = measurements([dataclasses.replace(quiet, telemetry=((telemetry_header(), loud),))])
         assert codes(found) == ["other_tenants"]
 
     def test_a_dead_sampler_is_seen_by_its_exit_code(self):
         quiet = cell(noisy(100))
-        died = msgspec.structs.replace(quiet.record, sampler_exit_code=-9)
+        died = msgspec.structs.replace(quiet.record, exit_codes={"rank0": 0, "node0": -9})
         [found] = measurements([dataclasses.replace(quiet, record=died)])
         assert codes(found) == ["dead_sampler"]
 
@@ -252,7 +252,7 @@ class TestDamagedRows:
 
     def test_a_header_without_kinds(self):
         with pytest.raises(DamagedRun):
-            streams(Header(fields=step_header().fields), step_rows([0.1]))
+            streams(Header(fields=step_header().fields, participant=step_header().participant), step_rows([0.1]))
 
     def test_the_cell_is_named(self):
         found = process_figures(CellData(record(cell="tensor_add-3"), ((step_header(), spoilt("steps", 0)),)))

@@ -27,7 +27,8 @@ def rank(steps=12, batch=8, block=1, gap_ms=0, **changes):
 
 
 def phases(*ranks):
-    return phases_of([rows for rows, _ in ranks], [marks for _, marks in ranks], "image/s")
+    steady, timed = ({number: rank[part] for number, rank in enumerate(ranks)} for part in (0, 1))
+    return phases_of(steady, timed, "image/s")
 
 
 @pytest.mark.parametrize("block", [1, 3])
@@ -73,8 +74,8 @@ def test_a_step_whose_phases_leave_time_over_is_suspect():
 
 def test_what_was_not_timed_has_no_phases():
     rows, _ = rank()
-    assert phases_of([rows], [{}], "image/s") is None
-    assert phases_of([rows[:0]], [rank()[1]], "image/s") is None
+    assert phases_of({0: rows}, {0: {}}, "image/s") is None
+    assert phases_of({0: rows[:0]}, {0: rank()[1]}, "image/s") is None
     assert unexplained(None) == []
 
 

@@ -25,7 +25,7 @@ def phases(*ranks, longest=None):
     return Phases(
         forward=RATE,
         backward=RATE,
-        by_rank=ranks,
+        by_rank=dict(enumerate(ranks)),
         longest_computing=longest or max(map(computed, ranks)),
         explained=1.0,
     )

@@ -14,7 +14,7 @@ from rigdyno.schema.estimate import Estimate, Reason, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
 from rigdyno.schema.spec import RunSpec
-from support import a_record
+from support import a_record, with_defaults
 
 
 def rate(value, n=100):
@@ -25,7 +25,8 @@ def rate(value, n=100):
 
 def measured(ranks, value=None, *, verdict="VALID", outcome=None, unit="image", settled=None, version=1, **changes):
     arrangement = "ddp" if ranks > 1 else "single"
-    spec = RunSpec(**{"workload": "resnet50", "arrangement": arrangement, "world_size": ranks, "threads": 1, **changes})
+    fields = {"workload": "resnet50", "arrangement": arrangement, "world_size": ranks, "threads": 1}
+    spec = with_defaults(RunSpec(**{**fields, **changes}))
     outcome, figure = outcome or Completed(), rate(value or 10.0 * ranks)
     done = isinstance(outcome, Completed)
     facts = Facts(unit=unit, settled=settled or {})
@@ -190,7 +191,7 @@ class TestTooFewSizes:
 
 
 def swept(nodes, verdict="VALID", speed=1.175e7):
-    sweep = measured(nodes, workload="allreduce", nodes=nodes, rendezvous="a:1", unit="byte", verdict=verdict)
+    sweep = measured(nodes, workload="allreduce", nodes=nodes, unit="byte", verdict=verdict)
     kinds = {size: KindFigures(throughput=rate(each), step_seconds=rate(1.0)) for size, each in
              (("4.00 kB", speed / 9), ("64.0 MB", speed))}  # fmt: skip
     return msgspec.structs.replace(sweep, kinds=kinds)

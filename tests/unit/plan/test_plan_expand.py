@@ -316,24 +316,30 @@ class TestRanks:
         assert (cell.spec.arrangement, cell.spec.world_size) == ("ddp", a_system().cpu.usable_cores)
 
     def test_ranks_are_counted_for_each_node_and_so_is_memory(self):
-        [cell] = expanded(target="resnet50", ranks=2, nodes=3, rendezvous="a:1").cells
-        assert (cell.spec.world_size, cell.spec.nodes, cell.spec.rendezvous) == (6, 3, "a:1")
+        plan = expanded(target="resnet50", ranks=2, nodes=3, rendezvous="a:1")
+        [cell] = plan.cells
+        assert (cell.spec.world_size, cell.spec.nodes, cell.spec.launcher) == (6, 3, "by_hand")
+        assert plan.reach.rendezvous == "a:1"
+        assert [(each.id, each.node) for each in cell.participants] == [
+            ("rank0", 0), ("rank1", 0), ("rank2", 1), ("rank3", 1), ("rank4", 2), ("rank5", 2),
+            ("node0", 0), ("node1", 1), ("node2", 2),
+        ]  # fmt: skip
         [here] = expanded(target="resnet50", ranks=2).cells
         assert cell.memory_bytes == here.memory_bytes
 
     def test_the_scaling_suite_goes_from_one_rank_to_all_nodes(self):
         found = expanded(target="scaling", ranks=2, nodes=3, rendezvous="a:1").cells
         sizes = {
-            (cell.spec.workload, cell.spec.world_size, cell.spec.nodes): cell.spec.rendezvous
+            (cell.spec.workload, cell.spec.world_size, cell.spec.nodes): cell.spec.launcher
             for cell in found
             if cell.pair is None
         }
         assert sizes == {
-            ("resnet50", 1, 1): "",
-            ("resnet50", 2, 1): "",
-            ("resnet50", 4, 2): "a:1",
-            ("resnet50", 6, 3): "a:1",
-            ("allreduce", 6, 3): "a:1",
+            ("resnet50", 1, 1): "process",
+            ("resnet50", 2, 1): "torchrun",
+            ("resnet50", 4, 2): "by_hand",
+            ("resnet50", 6, 3): "by_hand",
+            ("allreduce", 6, 3): "by_hand",
         }
 
     def test_a_trap_that_doctor_finds_is_a_refusal_with_its_reason(self, monkeypatch):

@@ -3,17 +3,13 @@
 import pytest
 
 from rigdyno.errors import BadValue
-from rigdyno.plan.hosts import read_hosts, rendezvous_of
+from rigdyno.plan.hosts import read_hosts
 
 
 def test_a_list_and_a_file_say_the_same(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# the rack\n10.0.0.1\nme@beta  # slow\n\n")
     assert read_hosts(str(path)) == read_hosts("10.0.0.1, me@beta") == ("10.0.0.1", "me@beta")
-
-
-def test_the_first_is_met_at():
-    assert rendezvous_of(("me@alpha", "beta")) == "alpha:29500"
 
 
 @pytest.mark.parametrize(

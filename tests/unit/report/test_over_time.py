@@ -13,10 +13,11 @@ from scripted_rows import noisy, step_rows
 from rigdyno import api
 from rigdyno.report.over_time import MOST_PLOTS, steps_over_time
 from rigdyno.report.page import Page
+from rigdyno.schema.participant import laid_out
 from rigdyno.schema.record import Skipped
 from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile
 from rigdyno.store.folder import StoredCell
-from support import a_record, a_stored_run
+from support import a_rank, a_record, a_stored_run, rows_path
 
 
 @pytest.fixture
@@ -25,10 +26,18 @@ def drawn(tmp_path):
 
     def lines(*ranks, kinds=("step",), width=80, **changes):
         for rank, rows in enumerate(ranks):
-            file = RowFile(tmp_path / f"steps.{rank}.rows", Header(fields=STEP_FIELDS, kinds=kinds, rank=rank))
+            file = RowFile(
+                rows_path(tmp_path, name=f"rank{rank}"),
+                Header(fields=STEP_FIELDS, kinds=kinds, participant=a_rank(rank)),
+            )
             file.append(rows.tobytes())
             file.close()
-        return list(steps_over_time(StoredCell(a_record(**changes), tmp_path), Page(width=width)))
+        return list(
+            steps_over_time(
+                StoredCell(a_record(participants=laid_out(max(1, len(ranks)), 1, "cpu"), **changes), tmp_path),
+                Page(width=width),
+            )
+        )
 
     return lines
 
@@ -74,8 +83,8 @@ def test_three_steps_stand_where_they_were(drawn):
 
 
 def test_no_steps_at_all(drawn):
-    assert drawn(step_rows([])) == ["rate over time: no step was recorded"]
     assert drawn() == ["rate over time: no step was recorded"]
+    assert drawn(step_rows([])) == ["rate over time: no step was recorded"]
 
 
 def test_a_skipped_cell_has_nothing_to_say(drawn):

@@ -62,7 +62,7 @@ def test_a_pair_of_which_one_arm_has_no_record_is_fought_again(started):
 
 def test_a_damaged_pair_is_left_out_and_the_others_go_on(started):
     path = started(SLOWER[:4])
-    (path / "cells" / "pair002-b" / "steps.0.rows").write_bytes(b"{")
+    (path / "cells" / "pair002-b" / "rank0" / "steps.rows").write_bytes(b"{")
     assert fight(a_course(path), SLOWER * 2) == [5, 6, 7]
 
 

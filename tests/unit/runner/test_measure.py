@@ -11,7 +11,7 @@ import pytest
 from rigdyno.runner.measure import BUFFER_ROWS, StepMeter
 from rigdyno.schema.samples import CLOCK_JUMPED, STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
 from rigdyno.schema.spec import Budget
-from support import ManualClock
+from support import ManualClock, a_rank
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def path(tmp_path):
 
 
 def a_meter(path, clock, budget, **changes):
-    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",)))
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",), participant=a_rank()))
     return StepMeter(file, clock, budget, **{"settled": lambda durations: len(durations) >= 5, **changes})
 
 

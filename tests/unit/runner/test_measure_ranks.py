@@ -10,7 +10,7 @@ import pytest
 from rigdyno.runner.measure import StepMeter
 from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
 from rigdyno.schema.spec import Budget
-from support import ManualClock
+from support import ManualClock, a_rank
 
 PATIENCE_SECONDS = 20.0  # ranks that miss each other would wait for ever
 
@@ -37,7 +37,9 @@ def run_ranks(folder, budget, *seconds, settled=lambda durations: len(durations)
 
     def one(rank):
         clock, length = ManualClock(), seconds[rank]
-        file = RowFile(folder / f"steps.{rank}.rows", Header(fields=STEP_FIELDS, kinds=("step",), rank=rank))
+        file = RowFile(
+            folder / f"steps.{rank}.rows", Header(fields=STEP_FIELDS, kinds=("step",), participant=a_rank(rank))
+        )
         meter = StepMeter(file, clock, budget, settled=settled, agree=lambda number: ranks.agree(rank, number))
         steps = 0
         while meter.more():

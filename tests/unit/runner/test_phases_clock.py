@@ -2,13 +2,13 @@
 
 from rigdyno.runner.phases import PhaseClock
 from rigdyno.schema.samples import PHASES, STEP_FIELDS, Header, RowFile, read_rows
-from support import ManualClock
+from support import ManualClock, a_rank
 
 
 def marked(path, script):
     """`script`: (seconds that pass, then the mark), or None for a flush."""
     clock = ManualClock()
-    phases = PhaseClock(RowFile(path, Header(fields=STEP_FIELDS, kinds=PHASES)), clock, "cpu")
+    phases = PhaseClock(RowFile(path, Header(fields=STEP_FIELDS, kinds=PHASES, participant=a_rank())), clock, "cpu")
     for entry in script:
         if entry is None:
             phases.flush()

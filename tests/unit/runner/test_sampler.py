@@ -5,8 +5,12 @@ import math
 import pytest
 
 from rigdyno.contracts import Channel
-from rigdyno.runner.sampler import Sampler, worker_pids
+from rigdyno.runner.sampler import Sampler, pid_files, worker_pids
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import laid_out, sampler_of
 from rigdyno.schema.samples import read_rows
+from rigdyno.schema.spec import Cell, RunSpec
+from rigdyno.store.files import write_json
 from support import ManualClock
 
 
@@ -37,7 +41,7 @@ class ScriptedProbe:
 
 
 def sampled(tmp_path, clock, probe, readings):
-    sampler = Sampler(tmp_path, clock, [probe])
+    sampler = Sampler(tmp_path / "telemetry.rows", sampler_of(0), clock, [probe])
     stops = iter([False] * readings + [True])
     sampler.run(lambda: next(stops))
     sampler.close()
@@ -63,18 +67,21 @@ def test_a_reading_that_takes_too_long_does_not_make_it_catch_up(tmp_path):
 
 
 def test_finds_workers_that_start_after_it(tmp_path):
-    assert worker_pids(tmp_path) == []
-    (tmp_path / "worker.0.pid").write_text("17")
-    (tmp_path / "worker.1.pid").write_text("")  # just being written
-    (tmp_path / "sampler.pid").write_text("4")
-    assert worker_pids(tmp_path) == [17]
+    cell = Cell(name="01-x", spec=RunSpec(workload="w", world_size=4), participants=laid_out(4, 2, "cpu"))
+    write_json(CellFolder(tmp_path).spec, cell)
+    files = pid_files(tmp_path, node=1)
+    assert worker_pids(files) == []
+    for name, text in (("rank1", "5"), ("rank2", "17"), ("rank3", ""), ("node1", "4")):  # rank3's is just being written
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pid").write_text(text)
+    assert worker_pids(files) == [17]
 
 
 def test_rows_of_two_probes_stand_side_by_side(tmp_path):
     clock = ManualClock()
     first, second = ScriptedProbe(clock, 0.0), ScriptedProbe(clock, 0.0)
     second.open = lambda pids: setattr(second, "_pids", pids) or [Channel("power_w", "W"), Channel("other", "1")]
-    sampler = Sampler(tmp_path, clock, [first, second])
+    sampler = Sampler(tmp_path / "telemetry.rows", sampler_of(0), clock, [first, second])
     stops = iter([False, True])
     sampler.run(lambda: next(stops))
     sampler.close()

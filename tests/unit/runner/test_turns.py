@@ -11,7 +11,7 @@ from rigdyno.clock import SystemClock
 from rigdyno.runner import turns
 from rigdyno.runner.turns import REPLY, REQUEST, ArmLost, ArmStuck, Cores, Seat, Turn, TurnMeter
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, WARM_UP, Header, RowFile, read_rows
-from support import ManualClock
+from support import ManualClock, a_rank
 
 STEP_SECONDS = 0.002
 SHORT = 0.02  # a time-out that a test can wait for
@@ -31,7 +31,7 @@ def ends(request):
 
 
 def a_meter(path, end, clock, **changes):
-    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("turn",)))
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("turn",), participant=a_rank()))
     return TurnMeter(file, struct.Struct(STEP_STRUCT), clock, end, **changes)
 
 

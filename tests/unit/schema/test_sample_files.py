@@ -8,27 +8,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rigdyno.errors import DamagedRun, NewerStore
+from rigdyno.schema.participant import sampler_of
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows, telemetry_fields
-from support import write_steps
+from support import a_rank, write_steps
 
 fuzzed = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def test_rows_come_back_as_they_were_written(tmp_path):
     path = tmp_path / "steps.0.rows"
-    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("read", "write"), rank=3))
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("read", "write"), participant=a_rank(3)))
     file.append(struct.pack(STEP_STRUCT, 5, 9, 2.5, 7, 1, 1))
     file.append(memoryview(struct.pack(STEP_STRUCT, 9, 14, 0.5, 1, 0, 0)))
     file.close()
     file.close()
     header, rows = read_rows(path)
-    assert header == Header(fields=STEP_FIELDS, kinds=("read", "write"), rank=3)
+    assert header == Header(fields=STEP_FIELDS, kinds=("read", "write"), participant=a_rank(3))
     assert rows.tolist() == [(5, 9, 2.5, 7, 1, 1), (9, 14, 0.5, 1, 0, 0)]
 
 
 def test_telemetry_comes_back(tmp_path):
     path = tmp_path / "telemetry.rows"
-    file = RowFile(path, Header(fields=telemetry_fields(["watts"]), units=("W",)))
+    file = RowFile(path, Header(fields=telemetry_fields(["watts"]), units=("W",), participant=sampler_of(0)))
     file.append(struct.pack("<qd", 12, 3.5))
     header, rows = read_rows(path)  # still open: what was appended is there
     file.close()
@@ -39,7 +40,7 @@ def test_telemetry_comes_back(tmp_path):
 def test_a_second_writer_is_refused(tmp_path):
     write_steps(tmp_path / "rows", [1])
     with pytest.raises(FileExistsError):
-        RowFile(tmp_path / "rows", Header(fields=STEP_FIELDS))
+        RowFile(tmp_path / "rows", Header(fields=STEP_FIELDS, participant=a_rank()))
 
 
 @pytest.mark.parametrize("lost", range(1, 33))
@@ -110,6 +111,6 @@ def test_any_bytes_give_rows_or_damage(tmp_path_factory, content):
 
 def test_rows_of_a_later_form_are_not_misread(tmp_path):
     path = tmp_path / "steps.0.rows"
-    path.write_bytes(msgspec.json.encode(Header(format=2, fields=STEP_FIELDS)) + b"\n")
+    path.write_bytes(msgspec.json.encode(Header(format=3, fields=STEP_FIELDS, participant=a_rank())) + b"\n")
     with pytest.raises(NewerStore, match="upgrade"):
         read_rows(path)

@@ -31,18 +31,32 @@ def test_no_order_of_options_matters(options):
         {"options": {"size": True, "variant": "corrected"}},
         {"update": "other"},
         {"arrangement": "other"},
-        {"launcher": "inline"},
         {"world_size": 2},
+        {"world_size": 2, "nodes": 2},
         {"device": "cuda"},
         {"threads": 1},
-        {"seed": 1},
-        {"budget": Budget(seconds=11)},
-        {"budget": Budget(max_steps=5)},
         {"budget": Budget(stop="clock")},
     ],
 )
 def test_whatever_differs_makes_another_key(changes):
     assert msgspec.structs.replace(BASE, **changes).key() != BASE.key()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"launcher": "ssh"},
+        {"seed": 1},
+        {"pinned": True},
+        {"budget": Budget(seconds=11)},
+        {"budget": Budget(max_steps=5)},
+        {"device": "cpu:0"},
+        {"options": {"variant": "corrected"}, "defaults": {"size": 64}},
+        {"defaults": {"size": 12288}},
+    ],
+)
+def test_how_and_how_long_it_is_measured_is_no_other_configuration(changes):
+    assert msgspec.structs.replace(BASE, **changes).key() == BASE.key()
 
 
 def test_a_key_survives_the_disk():

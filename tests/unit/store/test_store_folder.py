@@ -15,9 +15,10 @@ from rigdyno.schema.spec import Cell, RunSpec
 from rigdyno.store.files import read_json, write_json
 from rigdyno.store.folder import HEAD, RECORD, RunFolder, run_folders
 from rigdyno.store.upgrade import upgraded
-from support import NOW, a_head, a_record, a_stored_run
+from support import NOW, a_head, a_record, a_stored_run, rows_path
 
-CELL = Cell(name="01-test", spec=RunSpec(workload="tensor_add"))
+OTHER = RunSpec(workload="tensor_add")
+CELL = Cell(name="01-test", spec=RunSpec(workload="tensor_add", options={"variant": "as_published"}))
 
 
 def test_two_runs_in_one_second_get_two_folders(tmp_path):
@@ -134,9 +135,9 @@ def test_steps_beside_a_record_that_can_not_be_read_are_put_aside_not_deleted(tm
     folder = RunFolder(a_stored_run(tmp_path))
     for number in (1, 2):
         (folder.cell_folder(CELL) / RECORD).write_text("{")
-        (folder.cell_folder(CELL) / "steps.0.rows").write_text(f"precious {number}")
+        rows_path(folder.cell_folder(CELL)).write_text(f"precious {number}")
         assert left_in(folder.fresh_cell_folder(CELL)) == []
-    kept = sorted((folder.path / "damaged").glob("*/steps.0.rows"))
+    kept = sorted((folder.path / "damaged").glob("*/rank0/steps.rows"))
     assert [path.read_text() for path in kept] == ["precious 1", "precious 2"]
 
 
@@ -165,10 +166,10 @@ def made_newer(path):
 def a_run_of_three(root):
     folder = RunFolder(a_stored_run(root))
     for name in ("02-second", "03-third"):
-        cell = Cell(name=name, spec=CELL.spec)
+        cell = Cell(name=name, spec=OTHER)
         shutil.copytree(folder.cell_folder(CELL), folder.cell_folder(cell))
-        folder.write_record(a_record(CELL.spec, cell=name, run=folder.name), cell)
-    folder.write_head(a_head([CELL, *(Cell(name=n, spec=CELL.spec) for n in ("02-second", "03-third"))]))
+        folder.write_record(a_record(OTHER, cell=name, run=folder.name), cell)
+    folder.write_head(a_head([CELL, *(Cell(name=n, spec=OTHER) for n in ("02-second", "03-third"))]))
     return folder
 
 
@@ -194,7 +195,7 @@ def test_a_damaged_record_is_named_and_the_others_served(tmp_path, spoil):
 
 def test_damaged_samples_are_named_and_the_others_served(tmp_path):
     folder = a_run_of_three(tmp_path)
-    steps = folder.path / "cells" / "03-third" / "steps.0.rows"
+    steps = folder.path / "cells" / "03-third" / "rank0" / "steps.rows"
     steps.write_bytes(b"{")
     run = api.load(folder.path)
     assert sum(len(m.records) for m in run.measurements) == 2
@@ -225,8 +226,9 @@ def test_more_cells_than_planned_are_not_a_negative_number(tmp_path):
         (b"[]", DamagedRun, "no schema_version"),
         (b'{"schema_version": true}', DamagedRun, "no schema_version"),
         (b'{"schema_version": 0}', DamagedRun, "no schema_version"),
-        (b'{"schema_version": 1}', DamagedRun, "doesn't hold what it should"),
-        (b'{"schema_version": 99}', NewerStore, "schema 99, this one reads 1.*upgrade"),
+        (b'{"schema_version": 1}', DamagedRun, "doesn't hold what schema 1 should"),
+        (b'{"schema_version": 2}', DamagedRun, "doesn't hold what it should"),
+        (b'{"schema_version": 99}', NewerStore, "schema 99, this one reads 2.*upgrade"),
     ],
 )
 def test_a_head_that_can_not_be_read(tmp_path, content, error, says):

@@ -14,10 +14,11 @@ from rigdyno import api, catalogue
 from rigdyno.errors import RigdynoError
 from rigdyno.report.page import Page
 from rigdyno.report.show import run_text
+from rigdyno.schema.participant import sampler_of
 from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile, telemetry_fields
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import View
-from support import a_stored_run
+from support import a_rank, a_stored_run, rows_path
 
 CHANNELS = ("frequency_mhz", "run_queue_wait_share", "steal_share", "cpu0", "worker_cpu_share", "temperature_c")
 SPECS = {
@@ -30,7 +31,9 @@ fuzzed = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def write_telemetry(path):
-    file = RowFile(path, Header(fields=telemetry_fields(CHANNELS), units=("x",) * len(CHANNELS)))
+    file = RowFile(
+        path, Header(fields=telemetry_fields(CHANNELS), units=("x",) * len(CHANNELS), participant=sampler_of(0))
+    )
     for tick in range(40):
         file.append(struct.pack(f"<q{len(CHANNELS)}d", 900_000_000 + tick * 100_000_000, 2000.0, 0, 0, 0.9, 0.8, 50))
     file.close()
@@ -39,7 +42,7 @@ def write_telemetry(path):
 def stored_files(name):
     with tempfile.TemporaryDirectory() as root:
         run = a_stored_run(Path(root), suite="device" if name == "soak" else name, spec=SPECS[name])
-        write_telemetry(run / "cells" / "01-test" / "telemetry.rows")
+        write_telemetry(rows_path(run / "cells" / "01-test", "telemetry", "node0"))
         return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
@@ -178,9 +181,9 @@ def end_to_end(rows):
 @fuzzed
 @given(rows=st.lists(step_row, max_size=6) | st.lists(good_row, max_size=90).map(lambda rows: list(end_to_end(rows))))
 def test_other_rows_behind_a_sound_header(name, rows):
-    header = msgspec.json.encode(Header(fields=STEP_FIELDS, kinds=("step", "other"))) + b"\n"
+    header = msgspec.json.encode(Header(fields=STEP_FIELDS, kinds=("step", "other"), participant=a_rank())) + b"\n"
     body = b"".join(struct.pack("<qqdIHH", *row) for row in rows)
-    look_at({**STORED[name], "cells/01-test/steps.0.rows": header + body})
+    look_at({**STORED[name], "cells/01-test/rank0/steps.rows": header + body})
 
 
 @pytest.mark.parametrize("target", ROW_FILES)
@@ -192,7 +195,13 @@ def test_other_headers_before_the_same_rows(target, data):
     header = {
         "fields": data.draw(st.lists(st.tuples(names, forms), max_size=8)),
         "kinds": data.draw(st.lists(st.sampled_from(["step", "other"]), max_size=3)),
+        "format": data.draw(st.sampled_from([1, 2, 2, 3])),
         "rank": data.draw(st.integers()),
+        "participant": {
+            "id": data.draw(st.sampled_from(["rank0", "node0", "rank1", "../x", ""])),
+            "rank": data.draw(st.none() | st.integers()),
+            "node": data.draw(st.integers()),
+        },
     }
     body = STORED["device"][target].partition(b"\n")[2]
     look_at({**STORED["device"], target: msgspec.json.encode(header) + b"\n" + body})

@@ -154,7 +154,7 @@ def test_the_limits_have_their_units():
     assert found["matrix product, float32"]["rate"].unit == "FLOP/s"
     crash = found["matrix product, bfloat16"]["rate"]
     assert isinstance(crash, Missing)
-    assert crash.reason.startswith("signal while in measure: SIGILL: no such instruction (log: ")
+    assert crash.reason.startswith("signal while in measure: SIGILL: no such instruction")
     taken = found["launch, step"]["rate"]
     assert (taken.value, taken.low, taken.high, taken.unit) == (4e-6, 2e-6, 5e-6, "s/launch")
     assert limits.rows[3].status == "FAILED"

@@ -14,7 +14,7 @@ from rigdyno.schema.system import Accelerator
 from rigdyno.schema.view import Estimate as Entry
 from rigdyno.schema.view import Missing, Share
 from rigdyno.suites.scaling import SMALL, Scaling, sizes
-from support import a_record, a_system
+from support import a_record, a_system, with_defaults
 
 CARDS = tuple(Accelerator(kind="rocm", name="a card") for _ in range(4))
 
@@ -80,7 +80,7 @@ def rate(value, unit="image/s", spread=0.02):
 
 
 def measured(ranks, value, by_rank=({"forward": 0.2, "backward": 0.6, "optimizer": 0.1},), **changes):
-    spec = RunSpec(workload="resnet50", options=dict(SMALL), world_size=ranks, threads=1, pinned=True)
+    spec = with_defaults(RunSpec(workload="resnet50", options=dict(SMALL), world_size=ranks, threads=1, pinned=True))
     facts = Facts(unit="image", settled={"gradient_bytes": 102_228_128} if ranks > 1 else {})
     fields = {
         "spec": spec,
@@ -91,7 +91,7 @@ def measured(ranks, value, by_rank=({"forward": 0.2, "backward": 0.6, "optimizer
         "phases": Phases(
             forward=rate(4 * value),
             backward=rate(1.4 * value),
-            by_rank=tuple(by_rank),
+            by_rank=dict(enumerate(by_rank)),
             longest_computing=max(sum(each[name] for name in ALONE) for each in by_rank),
             explained=0.999,
         ),

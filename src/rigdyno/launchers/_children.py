@@ -1,0 +1,83 @@
+"""Processes that a launcher starts: in a session of their own, waited for in the kernel, ended in order."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rigdyno.schema.spec import RunSpec
+
+GRACE_SECONDS = 3.0
+SECRET_VARIABLE = "RIGDYNO_SECRET"
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class Child:
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], descriptors: Sequence[int] = ()
+    ) -> None:
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=tuple(descriptors),
+                start_new_session=True,  # Ctrl-C reaches rigdyno alone, which then stops its workers in order
+            )
+
+    @property
+    def code(self) -> int | None:
+        """None while it runs; negative: the signal."""
+        return self._process.poll()
+
+    def wait(self, seconds: float) -> bool:
+        """Blocks in the kernel where it can: a parent that polls disturbs what is measured."""
+        if self.code is not None:
+            return True
+        with self.ending() as descriptor:
+            if descriptor is not None:
+                select.select([descriptor], [], [], seconds)
+                return self.code is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self.code is not None
+
+    @contextmanager
+    def ending(self) -> Iterator[int | None]:
+        """A descriptor that is readable once the process is over; None where the system has no such thing."""
+        try:
+            descriptor = os.pidfd_open(self._process.pid)
+        except (AttributeError, OSError):
+            yield None
+            return
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def stop(self) -> int:
+        """Asks the process and its children, then makes them."""
+        if (code := self.code) is not None:
+            return code
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                return self._process.wait(GRACE_SECONDS)
+        return self._process.wait()
+
+
+def worker_environment(spec: RunSpec) -> dict[str, str]:
+    """Thread counts must be set before a framework is loaded. The run's secret is none of a worker's business."""
+    inherited = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
+    threads = {} if spec.threads is None else dict.fromkeys(_THREAD_VARIABLES, str(spec.threads))
+    # What `-P` is to our own interpreter; one that is too old for it ignores the variable.
+    safe_path = {} if spec.python is None else {"PYTHONSAFEPATH": "1"}
+    return {**inherited, **threads, **safe_path}

@@ -1,0 +1,109 @@
+"""The participants of one cell on one node: its sampler, and its ranks, however they are started."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from rigdyno.contracts import Exit, Left
+from rigdyno.launchers._children import Child, worker_environment
+from rigdyno.processes import child_command
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import Participant, on_node, sampler_among
+from rigdyno.schema.spec import Cell
+
+# The modules that participants are, by role.
+WORKER, SAMPLER = "rigdyno.runner.worker", "rigdyno.runner.sampler"
+
+
+class MeetingPoint(NamedTuple):
+    """Where the ranks of a cell find each other."""
+
+    address: str  # of the first node
+    port: int
+    listening: int | None = None  # on the first node: the descriptor of a socket that is bound there already
+
+
+class Part(NamedTuple):
+    """What one node has to do of a cell."""
+
+    cell: Cell
+    folder: Path  # of the cell, on this node
+    node: int = 0
+    meeting: MeetingPoint | None = None  # None: nobody to meet
+    own_address: str = "127.0.0.1"  # by which other nodes reach this one
+
+    @property
+    def participants(self) -> list[Participant]:
+        return on_node(self.cell.participants, self.node)
+
+    @property
+    def ranks(self) -> list[Participant]:
+        return [each for each in self.participants if each.rank is not None]
+
+    @property
+    def sampler(self) -> Participant | None:
+        return sampler_among(self.participants)
+
+
+class Starter(Protocol):
+    """A launcher that can start one node's ranks; launchers for several nodes use it on each of them."""
+
+    def start_part(self, part: Part) -> NodeLaunch: ...
+
+
+class NodeSampler:
+    """Reads this node's meters until it is stopped; workers of the cells beside it count too."""
+
+    def __init__(self, part: Part, *beside: Path) -> None:
+        self._whose, self._ended = part.sampler, list[Exit]()
+        if self._whose is not None:
+            self._child = Child(
+                child_command(SAMPLER, part.folder, self._whose.id, *(str(folder.resolve()) for folder in beside)),
+                CellFolder(part.folder).participant(self._whose.id).log,
+                worker_environment(part.cell.spec),
+            )
+
+    def stop(self) -> list[Exit]:
+        if self._whose is not None and not self._ended:
+            early = self._child.code
+            code = self._child.stop()
+            # If it was still starting, nothing of it died but by us.
+            self._ended = [Exit(0 if early is None and code == -signal.SIGTERM else code, self._whose.id)]
+        return self._ended
+
+
+class NodeLaunch:
+    """Under way on this node."""
+
+    def __init__(
+        self, part: Part, start: Callable[[Part], Child], exits: Callable[[Part, int], Sequence[Exit]], *beside: Path
+    ) -> None:
+        """`start` gives the one process that the ranks are, or that starts them; `exits` tells from its exit code how
+        they ended. The sampler begins first, so that it sees all of the steps."""
+        self._part, self._exits = part, exits
+        make_folders(part)
+        self._sampler = NodeSampler(part, *beside)
+        try:
+            self.ranks = start(part)
+        except BaseException:
+            self._sampler.stop()
+            raise
+
+    def wait(self, seconds: float) -> bool:
+        return self.ranks.wait(seconds)
+
+    def stop(self) -> None:
+        self.ranks.stop()
+        self._sampler.stop()
+
+    def collect(self) -> Left:
+        return Left(exits=[*self._exits(self._part, self.ranks.code or 0), *self._sampler.stop()])
+
+
+def make_folders(part: Part) -> None:
+    """One for each participant of this node."""
+    for each in part.participants:
+        CellFolder(part.folder).participant(each.id).path.mkdir(exist_ok=True)

@@ -1,0 +1,107 @@
+"""Where everything of a run lies: the one place that knows the names of files.
+
+runs/<name>.<timestamp>/
+  head.json                              the plan, the system, the environment
+  lock                                   held while somebody runs it
+  damaged/                               what lay in a cell's folder when it was run again, if it had a record
+  cells/<cell>/spec.json                 the cell: what to measure, and who takes part
+  cells/<cell>/<participant>/steps.rows      every step
+  cells/<cell>/<participant>/phases.rows     what the steps were spent on, where that was timed
+  cells/<cell>/<participant>/telemetry.rows  what a node's sampler read
+  cells/<cell>/<participant>/report.json     how it went, as the participant itself says
+  cells/<cell>/<participant>/log.txt         what it printed
+  cells/<cell>/<participant>/pid
+  cells/<cell>/<node's sampler>/launcher.*   log of the command that started the node's ranks, and which of them failed
+  cells/<cell>/record.json               written last: a cell without it isn't finished
+
+Up to schema 1 a cell's files lay side by side, with the rank in their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rigdyno.schema.participant import SAMPLER, Participant
+
+HEAD, LOCK, CELLS, DAMAGED = "head.json", "lock", "cells", "damaged"
+SPEC, RECORD = "spec.json", "record.json"
+RowKind = Literal["steps", "phases", "telemetry"]
+
+_RETURNED = ("steps.rows", "phases.rows", "telemetry.rows", "report.json", "log.txt")
+_RETURNED_BY_SAMPLER = ("launcher.log", "launcher.json")
+_RANK_LOG = re.compile(r"rank\d+/log\.txt|worker\.\d+\.log")
+_OF_SCHEMA_1 = re.compile(r"(steps|phases)\.(\d{1,9})\.rows|(telemetry)\.rows")
+
+
+@dataclass(frozen=True)
+class ParticipantFolder:
+    path: Path
+
+    def rows(self, kind: RowKind) -> Path:
+        return self.path / f"{kind}.rows"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def pid(self) -> Path:
+        return self.path / "pid"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.path / "launcher.log"
+
+    @property
+    def launcher_exits(self) -> Path:
+        return self.path / "launcher.json"
+
+
+@dataclass(frozen=True)
+class CellFolder:
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.path / SPEC
+
+    @property
+    def record(self) -> Path:
+        return self.path / RECORD
+
+    def participant(self, name: str) -> ParticipantFolder:
+        return ParticipantFolder(self.path / name)
+
+    def row_files(self, kind: RowKind) -> Iterator[Path]:
+        """In no order that means anything: whose rows they are, their header says."""
+        yield from self.path.glob(f"*/{kind}.rows")
+        for path in self.path.iterdir():
+            found = _OF_SCHEMA_1.fullmatch(path.name)
+            if found and kind in (found[1], found[3]):
+                yield path
+
+    def files(self) -> tuple[str, ...]:
+        """All of them, relative to the cell."""
+        return tuple(sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file()))
+
+
+def returned_names(participant: Participant) -> tuple[str, ...]:
+    """What a participant on another node may send back; its process id means nothing here."""
+    return (*_RETURNED, *_RETURNED_BY_SAMPLER) if participant.role == SAMPLER else _RETURNED
+
+
+def log_of(cell: str, files: Sequence[str]) -> str | None:
+    """Where in a run folder a person looks for what went wrong."""
+    logs = [name for name in files if _RANK_LOG.fullmatch(name)]
+    if not logs:
+        return None
+    name = logs[0] if len(logs) == 1 else re.sub(r"\d+", "*", logs[0])
+    return f"{CELLS}/{cell}/{name}"

@@ -1,0 +1,208 @@
+"""A real Slurm of two virtual nodes: asked for from the login node, from inside an allocation, and taken away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from slurm_cluster import Cluster, slurm_cluster
+
+from driving import COMMAND, environment, records, until
+from rigdyno import api
+from rigdyno.schema.record import Completed, Failed
+from rigdyno.store.folder import RunFolder
+
+PATIENCE_SECONDS = 300.0
+SMALL = ["--set", "batch_size=2", "--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
+ASKED = ["--launcher", "slurm", "--ranks", "1", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(cluster):
+    yield
+    until(lambda: not cluster.ask("squeue", "--noheader").strip(), "Slurm's queue was empty")
+
+
+def variables(cluster: Cluster) -> dict[str, str]:
+    kept = {name: value for name, value in environment().items() if not name.startswith("SLURM")}
+    return {**kept, **cluster.environment}
+
+
+def started(cluster: Cluster, folder: Path, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*before, *COMMAND, "run", *arguments], cwd=folder, env=variables(cluster), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def run(cluster: Cluster, folder: Path, *arguments: str, before: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    process = started(cluster, folder, *arguments, before=before)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, out, err
+
+
+def only_path(folder: Path) -> Path:
+    (path,) = (folder / "runs").iterdir()
+    return path
+
+
+def jobs(cluster: Cluster) -> list[str]:
+    return cluster.ask("squeue", "--noheader", "--format=%A").split()
+
+
+def is_running(cluster: Cluster) -> bool:
+    return "RUNNING" in cluster.ask("squeue", "--noheader", "--format=%T")
+
+
+def test_from_the_login_node_with_two_nodes(cluster, tmp_path):
+    code, _, err = run(cluster, tmp_path, "resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "20s")
+    assert code == 0, err
+    finished = api.load(only_path(tmp_path))
+    [record] = finished.records
+    assert isinstance(record.outcome, Completed)
+    assert [each.id for each in record.participants] == ["rank0", "rank1", "node0", "node1"]
+    assert len(record.nodes) == 2
+    assert {pair.clock for pair in record.clocks} == {"node0", "node1"}
+    for name in ("rank0", "rank1"):
+        assert {f"{name}/steps.rows", f"{name}/log.txt", f"{name}/report.json"} <= set(record.files)
+    for name in ("node0", "node1"):
+        assert {f"{name}/telemetry.rows", f"{name}/launcher.log"} <= set(record.files)
+    [measurement] = finished.measurements
+    assert list(measurement.phases.by_rank) == [0, 1]
+
+
+def test_inside_an_allocation_what_it_has_is_used(cluster, tmp_path):
+    salloc = ("salloc", "--nodes=2", "--ntasks-per-node=1")
+    arguments = ("resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "15s")
+    code, _, err = run(cluster, tmp_path, *arguments, before=salloc)
+    assert code == 0, err
+    [record] = records(RunFolder(only_path(tmp_path)))
+    assert isinstance(record.outcome, Completed)
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    too_many = ("resnet50", *SMALL, *ASKED, "--nodes", "3", "--budget", "15s")
+    code, _, err = run(cluster, elsewhere, *too_many, before=salloc)
+    assert code == 2
+    assert "has 2 nodes, not 3" in err
+    assert not (elsewhere / "runs").exists()
+
+
+def test_a_suite_of_several_sizes_has_one_job(cluster, tmp_path):
+    arguments = ("scaling", *SMALL, *ASKED, "--nodes", "2", "--repeat", "1", "--budget", "70s")
+    code, _, err = run(cluster, tmp_path, *arguments)
+    assert code == 0, err
+    assert err.count("Slurm job") >= 1
+    finished = api.load(only_path(tmp_path))
+    sizes = sorted((record.spec.workload, record.spec.nodes) for record in finished.records)
+    assert sizes == [("allreduce", 2), ("resnet50", 1), ("resnet50", 2)]
+    assert all(isinstance(record.outcome, Completed) for record in finished.records)
+    assert {record.spec.launcher for record in finished.records} == {"slurm"}
+
+
+def stepping(folder: Path) -> bool:
+    """A node's files come back when its cell is over: until then the logs of Slurm's own nodes tell nothing here."""
+    cells = list((folder / "runs").glob("*/cells/*/spec.json")) if (folder / "runs").exists() else []
+    return bool(cells)
+
+
+@pytest.mark.parametrize("by", ["scancel", "preemption"])
+def test_a_job_that_is_taken_away_is_recorded_and_resumed(cluster, tmp_path, by):
+    partition = ["--slurm", "partition=low"] if by == "preemption" else []
+    sweep = ["--sweep", "batch_size=2,3"]
+    options = ["--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
+    arguments = ("resnet50", *sweep, *options, *ASKED, "--nodes", "2", "--budget", "40s", *partition)
+    process = started(cluster, tmp_path, *arguments)
+    try:
+        until(lambda: is_running(cluster) and stepping(tmp_path), "the first cell was under way")
+        other = None
+        if by == "scancel":
+            cluster.ask("scancel", *jobs(cluster))
+        else:
+            other = subprocess.Popen(
+                ["srun", "--partition=main", "--nodes=2", "true"], env=variables(cluster), stderr=subprocess.DEVNULL
+            )
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        if other is not None:
+            other.wait(PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 1, err
+    assert "Traceback" not in err
+    path = only_path(tmp_path)
+    [record] = records(RunFolder(path))
+    assert isinstance(record.outcome, Failed)
+    assert record.outcome.kind == "job_ended"
+    expected = "was cancelled" if by == "scancel" else "was preempted"
+    assert expected in record.outcome.message
+    assert f"2 of 2 cells are not finished; go on with: rigdyno run --resume {path}" in " ".join(out.split())
+    code, _, err = run(cluster, tmp_path, "--resume", str(path))
+    assert code == 0, err
+    assert [type(record.outcome) for record in records(RunFolder(path))] == [Completed, Completed]
+
+
+def test_a_job_that_runs_out_of_its_time_is_recorded(cluster, tmp_path):
+    """Slurm counts minutes: one is the least that a job can have."""
+    limited = ["--slurm", "time=1"]
+    arguments = ("resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "4m", *limited)
+    code, _, err = run(cluster, tmp_path, *arguments)
+    assert code == 1, err
+    [record] = records(RunFolder(only_path(tmp_path)))
+    assert isinstance(record.outcome, Failed)
+    assert record.outcome.kind == "job_ended"
+    assert "ran out of its time" in record.outcome.message
+
+
+def test_a_pending_job_says_why_and_ctrl_c_takes_it_back(cluster, tmp_path):
+    holding = subprocess.Popen(["srun", "--nodes=2", "sleep", "300"], env=variables(cluster), stderr=subprocess.DEVNULL)
+    log = tmp_path / "err.txt"
+    try:
+        until(lambda: is_running(cluster), "the nodes were taken")
+        with log.open("w") as err:
+            process = subprocess.Popen(
+                [*COMMAND, "run", "resnet50", *SMALL, *ASKED, "--nodes", "2"], cwd=tmp_path, env=variables(cluster),
+                stdout=subprocess.DEVNULL, stderr=err, start_new_session=True,
+            )  # fmt: skip
+        until(lambda: "is pending: Resources" in log.read_text(), "the reason was said")
+        os.killpg(process.pid, 2)
+        assert process.wait(60) == 130
+        until(lambda: len(jobs(cluster)) == 1, "the job was taken back")
+    finally:
+        holding.terminate()
+        holding.wait()
+    assert "Traceback" not in log.read_text()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_killed_rigdyno_leaves_no_job(cluster, tmp_path):
+    process = started(cluster, tmp_path, "resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "5m")
+    until(lambda: is_running(cluster) and stepping(tmp_path), "the cell was under way")
+    process.kill()
+    process.wait()
+    until(lambda: not jobs(cluster), "the job was gone")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--slurm", "partition=nowhere"], "Slurm gives no nodes: "),
+        (["--nodes", "9"], "Slurm gives no nodes: "),
+        (["--slurm", "no-such-option=1"], "Slurm gives no nodes: "),
+        (["--remote-python", "/nowhere/python"], "node 0 is gone"),
+    ],
+)
+def test_what_slurm_or_a_node_refuses_is_one_line(cluster, tmp_path, options, words):
+    code, _, err = run(cluster, tmp_path, "resnet50", *SMALL, *ASKED, *options)
+    assert code == 2
+    last = err.splitlines()[-1]
+    assert last.startswith("rigdyno: ")
+    assert words in last
+    assert "Traceback" not in err
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,184 @@
+"""Strangers in the same network: whoever doesn't know the run's secret neither makes a node run something nor gets a
+figure into a record."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hosts import two_hosts
+from test_nodes import PATIENCE_SECONDS, PORT, SMALL, Node, only_record, secret_file
+
+from driving import COMMAND, environment, until
+from rigdyno.schema.record import Completed
+
+TAKEN_OVER = "taken_over"
+# A store of PyTorch's at the rendezvous, as an earlier version met at: it asks for os.system as a 'workload'.
+STORE = f"""
+import sys, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+store = TCPStore(sys.argv[1], int(sys.argv[2]), None, True, timedelta(seconds=60), wait_for_workers=False)
+spec = '{{"workload": "os.py:system", "options": {{"command": "touch {TAKEN_OVER}"}}, "world_size": 2, "nodes": 2}}'
+for number in range(3):
+    store.set(f"welcome/{{number}}", "")
+    store.set(f"cell/{{number}}", '{{"number": %d, "name": "x", "spec": %s, "port": 1}}' % (number, spec))
+time.sleep(60)
+"""
+# A leader that speaks our protocol but guesses the secret.
+GUESSING_LEADER = f"""
+import sys
+from rigdyno.launchers._nodes.messages import Begin, Welcome
+from rigdyno.launchers._nodes.secret import sealed_by_leader
+from rigdyno.launchers.by_hand import _listening, stream_over
+from rigdyno.schema.participant import laid_out
+from rigdyno.schema.spec import Cell, RunSpec
+import msgspec
+listener = _listening(sys.argv[1], int(sys.argv[2]), "here")
+while True:
+    frames = stream_over(listener.accept()[0])
+    try:
+        _, stream = sealed_by_leader(frames, b"guessed: 0123456789")
+    except Exception as error:
+        print("turned down:", error, flush=True)
+        continue
+    spec = RunSpec(workload="os.py:system", options={{"command": "touch {TAKEN_OVER}"}}, world_size=2, nodes=2)
+    cell = Cell(name="x", spec=spec, participants=laid_out(2, 2, "cpu"))
+    stream.send(msgspec.msgpack.encode(Welcome(node=1, working_folder="/")))
+    stream.send(msgspec.msgpack.encode(Begin(number=1, cell=cell, address="127.0.0.1", port=1)))
+"""
+# A third client that claims to be node 1 and brings its own figures, again and again.
+FORGER = """
+import os, sys, time
+import msgspec
+from rigdyno.launchers._nodes.messages import Done, Piece, hello
+from rigdyno.launchers._nodes.secret import sealed_by_node
+from rigdyno.launchers.by_hand import stream_over
+import socket
+forged = Piece(number=1, participant="rank1", file="report.json", content=b'{"outcome":{"type":"completed"}}')
+while True:
+    for secret in (b"guessed: 0123456789", b"nobody else is on this machine"):
+        try:
+            frames = stream_over(socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5))
+            stream = sealed_by_node(frames, secret, 1)
+            for message in (forged, Done(number=1)):
+                stream.send(msgspec.msgpack.encode(message))
+            print("let in", flush=True)
+        except Exception as error:
+            print("kept out:", error, flush=True)
+    time.sleep(0.2)
+"""
+
+
+def stranger(host, folder: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
+    with (folder / "stranger.txt").open("w") as log:
+        return subprocess.Popen(
+            host.command(sys.executable, "-c", program, *arguments), cwd=folder, env=environment(), stdout=log,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("program", [STORE, GUESSING_LEADER], ids=["a store", "a leader that guesses"])
+def test_nobody_at_the_rendezvous_makes_a_node_run_anything(tmp_path, program):
+    with two_hosts() as (first, second):
+        pretending = stranger(first, tmp_path, program, first.address, str(PORT))
+        try:
+            code, log = Node(second, 1, tmp_path, first, "resnet50").ended()
+        finally:
+            pretending.kill()
+            pretending.wait()
+    assert code == 2
+    assert f"rigdyno: the first node at {first.address}:{PORT} " in log.splitlines()[-1]
+    assert "Traceback" not in log
+    assert not list(tmp_path.rglob(TAKEN_OVER))
+
+
+def test_forged_files_become_no_figure(tmp_path):
+    """The stranger knocks from before the meeting until the end, on the host of the real node."""
+    with two_hosts() as (first, second):
+        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "20s")
+        knocking = stranger(second, tmp_path, FORGER, first.address, str(PORT))
+        try:
+            until(lambda: "kept out" in (tmp_path / "stranger.txt").read_text(), "the stranger had tried")
+            theirs = Node(second, 1, tmp_path, first, "resnet50")
+            endings = ours.ended(), theirs.ended()
+        finally:
+            knocking.kill()
+            knocking.wait()
+    assert [code for code, _ in endings] == [0, 0], endings
+    assert "let in" not in (tmp_path / "stranger.txt").read_text()
+    record = only_record(ours)
+    assert isinstance(record.outcome, Completed)
+    assert record.facts.unit == "image"
+    [measurement] = ours.run().measurements
+    assert measurement.throughput().value < 10_000
+
+
+LISTENING = r"""
+import re
+from pathlib import Path
+for name in ("tcp", "tcp6"):
+    for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+        local, state = line.split()[1], line.split()[3]
+        if state == "0A":
+            address, _, port = local.partition(":")
+            print(address, int(port, 16))
+"""
+
+
+def listening(host) -> set[str]:
+    """Addresses on which anything of this host listens, as the kernel writes them."""
+    said = subprocess.run(host.command(sys.executable, "-c", LISTENING), capture_output=True, text=True, check=True)
+    return {line.split()[0] for line in said.stdout.splitlines()}
+
+
+def as_the_kernel_writes(address: str) -> str:
+    return socket.inet_aton(address)[::-1].hex().upper()
+
+
+def test_nothing_listens_on_another_address_than_the_given_one(tmp_path):
+    """Neither the meeting, nor the store that the ranks meet at, nor Gloo."""
+    with two_hosts() as (first, second):
+        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "30s")
+        seen = {first.name: set(), second.name: set()}
+        until(lambda: listening(first), "the first node listened")
+        theirs = Node(second, 1, tmp_path, first, "resnet50")
+        while ours.process.poll() is None:
+            for host in (first, second):
+                seen[host.name] |= listening(host)
+        assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)
+    assert seen[first.name] <= {as_the_kernel_writes(first.address)}
+    assert seen[second.name] <= {as_the_kernel_writes(second.address)}
+    assert seen[first.name]
+
+
+def test_without_a_secret_only_the_loopback_interface_is_used(tmp_path):
+    with two_hosts() as (first, _):
+        place = ["--nodes", "2", "--node-rank", "0", "--rendezvous", f"{first.address}:{PORT}"]
+        answer = subprocess.run(
+            first.command(*COMMAND, "run", "allreduce", *place, "--out", str(tmp_path / "runs")),
+            cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
+        )  # fmt: skip
+    assert answer.returncode == 2
+    assert "must share a secret" in answer.stderr
+    assert "chmod 600 run.secret" in answer.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_secret_stands_on_no_command_line(tmp_path):
+    secret = secret_file(tmp_path).read_text().encode()
+    with two_hosts() as (first, second):
+        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "15s")
+        theirs = Node(second, 1, tmp_path, first, "resnet50")
+        while ours.process.poll() is None:
+            for process in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    assert secret not in process.read_bytes()
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+            os.sched_yield()
+        assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)

@@ -1,0 +1,109 @@
+"""Nodes that talk over real sockets, in threads, with ranks that are scripted instead of started."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from rigdyno.contracts import Exit, Left
+from rigdyno.launchers._nodes.messages import hello
+from rigdyno.launchers._nodes.streams import Frames
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import laid_out
+from rigdyno.schema.spec import Cell, RunSpec
+from support import a_system
+
+HELLO = hello(a_system())
+
+
+def a_cell(nodes=2, ranks=2, name="01-x"):
+    spec = RunSpec(workload="w", arrangement="ddp", launcher="by_hand", world_size=ranks, nodes=nodes)
+    return Cell(name=name, spec=spec, participants=laid_out(ranks, nodes, "cpu"))
+
+
+def stream_pair():
+    ours, theirs = (end.detach() for end in socket.socketpair())
+    return Frames(ours, ours), Frames(theirs, theirs)
+
+
+def in_thread(function, *arguments):
+    """A Future; the thread dies with the tests, even if what it waits for never comes."""
+    future = Future()
+
+    def run():
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:  # noqa: BLE001
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+class ScriptedRanks:
+    """Stands for the processes of a node's ranks: over when the pipe is written to, or when they are stopped."""
+
+    def __init__(self):
+        self.reading, self.writing = os.pipe()
+        self.over = threading.Event()
+
+    def end(self):
+        self.over.set()
+        os.write(self.writing, b"x")
+
+    @contextmanager
+    def ending(self):
+        yield self.reading
+
+
+class ScriptedLaunch:
+    def __init__(self, part, files, exits, ends):
+        self.part, self._exits, self.ranks, self.stopped = part, exits, ScriptedRanks(), False
+        for each in part.participants:
+            folder = CellFolder(part.folder).participant(each.id).path
+            folder.mkdir()
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+        if ends:
+            self.ranks.end()
+
+    def wait(self, seconds):
+        return self.ranks.over.wait(seconds)
+
+    def stop(self):
+        self.stopped = True
+        if not self.ranks.over.is_set():
+            self.ranks.end()
+
+    def collect(self):
+        return Left(exits=self._exits)
+
+
+class ScriptedStarter:
+    """`ends`: at once; otherwise only when they are stopped."""
+
+    def __init__(self, files=None, exits=(), ends=True, error=None):
+        self.files, self.exits, self.ends, self.error = files or {}, list(exits), ends, error
+        self.launches: list[ScriptedLaunch] = []
+
+    def start_part(self, part):
+        if self.error is not None:
+            raise self.error
+        exits = self.exits or [Exit(0, each.id) for each in part.participants]
+        self.launches.append(ScriptedLaunch(part, self.files, exits, self.ends))
+        return self.launches[-1]
+
+    def for_cell(self, _cell):
+        return self
+
+
+def cell_folder(path: Path, cell: Cell) -> Path:
+    path.mkdir(exist_ok=True)
+    CellFolder(path).spec.write_bytes(msgspec.json.encode(cell))
+    return path

@@ -1,0 +1,165 @@
+"""Nodes that meet at a real socket of the loopback interface: who is let in, and who isn't."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import msgspec
+import pytest
+from nodes_of_a_test import HELLO, a_cell, in_thread
+
+from rigdyno.contracts import Opening
+from rigdyno.errors import UsageError
+from rigdyno.launchers import by_hand
+from rigdyno.launchers._nodes import secret as secrets_of_ours
+from rigdyno.launchers.by_hand import ByHand, NoMeeting
+from rigdyno.runner import node as nodes_of_ours
+from rigdyno.runner.node import LeaderLost
+from rigdyno.schema.spec import Reach
+from support import a_system
+
+SECRET = b"known to all nodes of this run"
+
+
+@pytest.fixture
+def endpoint(monkeypatch):
+    """Free just now; and nobody waits for long, nor looks at the machine."""
+    monkeypatch.setattr(by_hand, "JOIN_SECONDS", 5.0)
+    monkeypatch.setattr(nodes_of_ours, "JOIN_SECONDS", 5.0)
+    monkeypatch.setattr(secrets_of_ours, "HAND_SHAKE_SECONDS", 1.0)
+    monkeypatch.setattr(nodes_of_ours, "_system", a_system)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+class Leading:
+    def __init__(self, endpoint, nodes=2, secret=SECRET):
+        self.said = []
+        cell = a_cell(nodes=nodes, ranks=nodes)
+        opening = Opening([cell], a_system(), Reach(rendezvous=endpoint), secret, self.said.append)
+        self.opened = in_thread(ByHand().open, opening)
+
+    def session(self):
+        return self.opened.result(20.0)
+
+
+def following(endpoint, number, secret=SECRET):
+    return in_thread(nodes_of_ours.by_hand, endpoint, number, secret, lambda words: None)
+
+
+def address(endpoint):
+    host, _, port = endpoint.rpartition(":")
+    return host, int(port)
+
+
+def test_nodes_meet_in_any_order_and_part_when_it_is_over(endpoint):
+    nodes = [following(endpoint, number) for number in (2, 1)]  # before there is anybody to meet
+    leading = Leading(endpoint, nodes=3)
+    leading.session().close()
+    assert [node.result(10.0) for node in nodes] == [0, 0]
+    assert leading.said[0] == f"waiting for nodes 1, 2 at {endpoint}"
+
+
+def test_who_does_not_join_is_named_and_those_who_did_are_told(endpoint, monkeypatch):
+    monkeypatch.setattr(by_hand, "JOIN_SECONDS", 1.0)
+    leading = Leading(endpoint, nodes=4)
+    node = following(endpoint, 2)
+    with pytest.raises(NoMeeting, match=rf"nodes 1, 3 did not join at {endpoint} within 1 s"):
+        leading.session()
+    with pytest.raises(LeaderLost, match="the run did not begin"):
+        node.result(10.0)
+
+
+def test_another_secret_is_turned_away_and_the_right_node_still_comes(endpoint):
+    leading = Leading(endpoint)
+    stranger = following(endpoint, 1, b"some other run's secret")
+    with pytest.raises(LeaderLost, match="is the secret the same on both"):
+        stranger.result(10.0)
+    node = following(endpoint, 1)
+    leading.session().close()
+    assert node.result(10.0) == 0
+
+
+def test_the_same_node_twice_is_refused_and_the_first_one_stays(endpoint):
+    leading = Leading(endpoint, nodes=3)
+    first = following(endpoint, 1)
+    while not any("joined" in words for words in leading.said):
+        threading.Event().wait(0.02)
+    with pytest.raises(LeaderLost, match="node 1 is here already; is --node-rank right"):
+        following(endpoint, 1).result(10.0)
+    with pytest.raises(LeaderLost, match="there are 3 nodes"):
+        following(endpoint, 7).result(10.0)
+    second = following(endpoint, 2)
+    leading.session().close()
+    assert (first.result(10.0), second.result(10.0)) == (0, 0)
+
+
+def test_another_version_ends_the_meeting_on_both_sides(endpoint, monkeypatch):
+    old = msgspec.structs.replace(HELLO, rigdyno="0.0.1")
+    monkeypatch.setattr(nodes_of_ours, "hello", lambda system: old)
+    leading, node = Leading(endpoint), following(endpoint, 1)
+    with pytest.raises(NoMeeting, match=r"has rigdyno 0\.0\.1 there"):
+        leading.session()
+    with pytest.raises(LeaderLost, match=r"turned this node away: .*rigdyno 0\.0\.1 there"):
+        node.result(10.0)
+
+
+def test_people_at_the_door_who_say_nothing_keep_nobody_out(endpoint):
+    leading = Leading(endpoint)
+    while not leading.said:
+        threading.Event().wait(0.02)
+    knocking = [socket.create_connection(address(endpoint)) for _ in range(by_hand.MOST_AT_THE_DOOR // 2)]
+    knocking[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
+    node = following(endpoint, 1)
+    leading.session().close()
+    assert node.result(10.0) == 0
+    for each in knocking:
+        each.close()
+
+
+def test_a_store_that_pretends_to_be_the_first_node_is_not_obeyed(endpoint):
+    """It has no secret: whatever it says, nothing is run."""
+    with socket.create_server(address(endpoint)) as server:
+        node = following(endpoint, 1)
+        connection, _ = server.accept()
+        with connection:
+            greeting = b"rigdyno nodes 1\n" + bytes(32)
+            connection.sendall(len(greeting).to_bytes(4, "big") + greeting + b"\n")
+            connection.recv(200)
+            connection.sendall((32).to_bytes(4, "big") + bytes(32) + b"\n")
+            with pytest.raises(LeaderLost, match="doesn't know the run's secret"):
+                node.result(10.0)
+
+
+def test_only_the_given_address_is_listened_on(endpoint):
+    leading = Leading(endpoint)
+    while not leading.said:
+        threading.Event().wait(0.02)
+    _, port = address(endpoint)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5.0)
+    node = following(endpoint, 1)
+    leading.session().close()
+    node.result(10.0)
+
+
+def test_nobody_can_be_met_elsewhere_without_a_secret():
+    with pytest.raises(UsageError, match="must share a secret"):
+        nodes_of_ours.by_hand("192.0.2.1:29500", 1, None, print)
+    opening = Opening([a_cell()], a_system(), Reach(rendezvous="192.0.2.1:29500"))
+    with pytest.raises(UsageError, match="must share a secret"):
+        ByHand().open(opening)
+
+
+def test_an_address_of_somebody_else_is_one_line():
+    opening = Opening([a_cell()], a_system(), Reach(rendezvous="192.0.2.1:29500"), SECRET)
+    with pytest.raises(NoMeeting, match=r"can't open 192.0.2.1:29500: .*; is the address this node's, and free"):
+        ByHand().open(opening)
+
+
+def test_a_first_node_that_never_comes_is_named(endpoint, monkeypatch):
+    monkeypatch.setattr(nodes_of_ours, "JOIN_SECONDS", 0.5)
+    with pytest.raises(LeaderLost, match=rf"can't reach the first node at {endpoint} within 0.5 s: connection refused"):
+        following(endpoint, 1).result(10.0)

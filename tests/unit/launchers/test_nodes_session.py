@@ -1,0 +1,318 @@
+"""A leader and its nodes: what goes out, what comes back, and what nobody believes."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import msgspec
+import pytest
+from nodes_of_a_test import HELLO, ScriptedStarter, a_cell, cell_folder, in_thread, stream_pair
+
+from rigdyno.contracts import Exit
+from rigdyno.errors import StoreError
+from rigdyno.launchers._nodes import remote as remotes_of_ours
+from rigdyno.launchers._nodes import session as sessions_of_ours
+from rigdyno.launchers._nodes.messages import (
+    AskClock,
+    Begin,
+    ClockIs,
+    Done,
+    Ended,
+    Hello,
+    Piece,
+    Refused,
+    ToNode,
+    Welcome,
+)
+from rigdyno.launchers._nodes.remote import NodeLost, Remote
+from rigdyno.launchers._nodes.session import NodesSession
+from rigdyno.runner import node as nodes_of_ours
+from rigdyno.runner.node import LeaderLost, Node
+
+DECODER = msgspec.msgpack.Decoder(ToNode)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    for name in ("HELLO_SECONDS", "ANSWER_SECONDS"):
+        monkeypatch.setattr(remotes_of_ours, name, 2.0)
+    for name in ("LAST_SECONDS", "STOP_SECONDS"):
+        monkeypatch.setattr(sessions_of_ours, name, 1.0)
+
+
+class Played:
+    """The other end of a stream, with what a node would say written out."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def say(self, message):
+        self.stream.send(msgspec.msgpack.encode(message))
+
+    def hear(self):
+        content = self.stream.receive(5.0)
+        assert content is not None
+        return DECODER.decode(content)
+
+
+@pytest.fixture
+def played(tmp_path):
+    """A remote node that has joined, and the strings it hangs on."""
+    ours, theirs = stream_pair()
+    other = Played(theirs)
+    other.say(HELLO)
+    remote = Remote(1, ours, "beta")
+    remote.meet(HELLO, tmp_path)
+    assert other.hear() == Welcome(node=1, working_folder=str(tmp_path))
+    return remote, other
+
+
+def begun(played, tmp_path, cell=None):
+    remote, other = played
+    remote.begin(1, cell or a_cell(), cell_folder(tmp_path / "cell", a_cell()), "10.0.0.1", 99)
+    assert isinstance(other.hear(), Begin)
+    return remote, other
+
+
+def test_files_come_back_in_pieces_and_ends_with_who_they_are_of(played, tmp_path):
+    remote, other = begun(played, tmp_path)
+    for content in (b"one ", b"two"):
+        other.say(Piece(number=1, participant="rank1", file="steps.rows", content=content))
+    other.say(Piece(number=1, participant="node1", file="launcher.log", content=b""))
+    other.say(Done(number=1, exits=(Ended(code=-9, participant="rank1"), Ended(code=0, participant="rank0"))))
+    while remote.done is None:
+        remote.listen_for(5.0)
+    assert (tmp_path / "cell" / "rank1" / "steps.rows").read_bytes() == b"one two"
+    assert (tmp_path / "cell" / "node1" / "launcher.log").read_bytes() == b""
+    assert remote.exits() == [Exit(-9, "rank1")]  # rank0 is none of its own
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (Piece(number=1, participant="rank0", file="steps.rows", content=b"x"), "isn't one of its own participants"),
+        (Piece(number=1, participant="node0", file="telemetry.rows", content=b"x"), "isn't one of its own"),
+        (Piece(number=1, participant="rank1", file="../../head.json", content=b"x"), "which no participant leaves"),
+        (Piece(number=1, participant="rank1", file="record.json", content=b"x"), "which no participant leaves"),
+        (Piece(number=1, participant="rank1", file="launcher.json", content=b"x"), "which no participant leaves"),
+        (Piece(number=2, participant="rank1", file="steps.rows", content=b"x"), "isn't under way"),
+        (Done(number=0), "isn't under way"),
+        (HELLO, "out of turn"),
+        (ClockIs(now_ns=5), "out of turn"),
+    ],
+)
+def test_what_is_not_the_node_s_to_say_ends_the_cell_and_writes_nothing(played, tmp_path, message, words):
+    remote, other = begun(played, tmp_path)
+    other.say(message)
+    with pytest.raises(NodeLost, match=words) as lost:
+        remote.listen_for(5.0)
+    assert str(lost.value).startswith("node 1 (beta) ")
+    assert "\n" not in str(lost.value)
+    assert {path.name for path in (tmp_path / "cell").rglob("*")} == {"spec.json"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xc1", b"\x80", b"\x81\xa4type\xa3xxx", b"[" * 5000, msgspec.msgpack.encode({"type": "piece", "number": 1}),
+     msgspec.msgpack.encode({"type": "piece", "number": 1, "participant": "../x", "file": "a", "content": b""})],
+)  # fmt: skip
+def test_what_is_no_message_at_all_is_one_line(played, tmp_path, content):
+    remote, other = begun(played, tmp_path)
+    other.stream.send(content)
+    with pytest.raises(NodeLost, match="sends a message that can't be read"):
+        remote.listen_for(5.0)
+
+
+def test_so_many_bytes_that_the_disk_would_fill_are_refused(played, tmp_path, monkeypatch):
+    monkeypatch.setattr(remotes_of_ours, "MOST_RETURNED_BYTES", 10)
+    remote, other = begun(played, tmp_path)
+    for _ in range(2):
+        other.say(Piece(number=1, participant="rank1", file="steps.rows", content=b"123456"))
+    remote.listen_for(5.0)
+    with pytest.raises(NodeLost, match="more than 10 bytes"):
+        remote.listen_for(5.0)
+
+
+def test_other_versions_are_named_on_both_ends(tmp_path):
+    ours, theirs = stream_pair()
+    other = Played(theirs)
+    other.say(msgspec.structs.replace(HELLO, torch="1.0", host="old"))
+    with pytest.raises(NodeLost, match=r"node 2 \(old\) has torch 1.0 there, .* here: nodes must run the same"):
+        Remote(2, ours, "").meet(HELLO, tmp_path)
+    refused = other.hear()
+    assert isinstance(refused, Refused)
+    assert "torch 1.0 there" in refused.reason
+
+
+@pytest.mark.parametrize("ahead_ns", [0, 3_600 * 10**9, -(10**15)])
+def test_clocks_are_compared_by_the_quickest_of_several_round_trips(played, ahead_ns):
+    remote, other = played
+    delays = iter([0.05, 0.0, 0.02, 0.0, 0.01, 0.0, 0.03, 0.0])
+
+    def answer():
+        for delay in delays:
+            assert isinstance(other.hear(), AskClock)
+            time.sleep(delay)
+            other.say(ClockIs(now_ns=time.perf_counter_ns() + ahead_ns))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    pair = remote.clock_pair("start")
+    thread.join()
+    assert (pair.clock, pair.when) == ("node1", "start")
+    assert abs(pair.offset_ns - ahead_ns) <= pair.uncertainty_ns
+
+
+def test_a_node_that_does_not_answer_is_named_after_a_bounded_time(played, monkeypatch):
+    monkeypatch.setattr(remotes_of_ours, "ANSWER_SECONDS", 0.1)
+    remote, _ = played
+    with pytest.raises(NodeLost, match=r"node 1 \(beta\) gives no answer for 0.1 s"):
+        remote.clock_pair("start")
+
+
+class Lively:
+    """A leader with two real nodes, each in a thread, and scripted ranks."""
+
+    def __init__(self, folder, monkeypatch, **scripts):
+        self.starters = [ScriptedStarter(**scripts.get(name, {})) for name in ("node1", "node2")]
+        monkeypatch.setattr(nodes_of_ours, "starter_for", self._of_this_thread)
+        self.remotes, self.served = [], []
+        for number, starter in enumerate(self.starters, start=1):
+            ours, theirs = stream_pair()
+            home = folder / f"home{number}"
+            home.mkdir()
+            self.served.append(in_thread(self._serve, Node(theirs, home, "the leader", print), starter))
+            self.remotes.append(Remote(number, ours, f"host{number}"))
+        for remote in self.remotes:
+            remote.meet(HELLO, folder)
+        self.local = ScriptedStarter(**scripts.get("node0", {}))
+        monkeypatch.setattr(sessions_of_ours, "starter_for", self.local.for_cell)
+        self.session = NodesSession(self.remotes, "127.0.0.1", HELLO.system)
+
+    _own = threading.local()
+
+    def _serve(self, node, starter):
+        self._own.starter = starter
+        node.join(HELLO)
+        return node.serve()
+
+    def _of_this_thread(self, _cell):
+        return self._own.starter
+
+
+CELL = a_cell(nodes=3, ranks=3)
+FILES = {"steps.rows": b"rows", "report.json": b"{}", "pid": b"1"}
+
+
+def test_a_cell_goes_to_all_nodes_and_everything_comes_back(tmp_path, monkeypatch):
+    files = {"files": FILES}
+    nodes = Lively(tmp_path, monkeypatch, node0=files, node1=files, node2=files)
+    for number in (1, 2):
+        folder = cell_folder(tmp_path / f"cell{number}", CELL)
+        launch = nodes.session.start(CELL, folder)
+        assert launch.wait(10.0)
+        left = launch.collect()
+        assert left.lost is None
+        assert {(ended.participant, ended.code) for ended in left.exits} == {(each.id, 0) for each in CELL.participants}
+        assert [(pair.clock, pair.when) for pair in left.clocks] == [
+            ("node1", "start"), ("node2", "start"), ("node1", "end"), ("node2", "end"),
+        ]  # fmt: skip
+        assert len(left.nodes) == 3
+        for name in ("rank1", "rank2", "node1", "node2"):
+            assert {path.name for path in (folder / name).iterdir()} == {"steps.rows", "report.json"}
+    nodes.session.close()
+    assert [served.result(5.0) for served in nodes.served] == [2, 2]
+
+
+def test_a_cell_of_fewer_nodes_leaves_the_others_alone(tmp_path, monkeypatch):
+    nodes = Lively(tmp_path, monkeypatch)
+    cell = a_cell(nodes=2, ranks=2)
+    launch = nodes.session.start(cell, cell_folder(tmp_path / "cell", cell))
+    assert launch.wait(10.0)
+    assert {ended.participant for ended in launch.collect().exits} == {"rank0", "rank1", "node0", "node1"}
+    nodes.session.close()
+    assert [served.result(5.0) for served in nodes.served] == [1, 0]
+
+
+def test_a_peer_that_hangs_up_is_a_lost_node_and_everybody_else_is_stopped(tmp_path, monkeypatch):
+    still = {"ends": False}
+    nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still)
+    ours, theirs = stream_pair()
+    nodes.remotes[1]._stream = ours
+    played = Played(theirs)
+
+    def answer():
+        for _ in range(8):
+            played.hear()
+            played.say(ClockIs(now_ns=1))
+        played.hear()
+        theirs.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
+    assert launch.wait(10.0)
+    thread.join()
+    left = launch.collect()
+    assert left.lost == "node 2 (host2) is gone"
+    assert left.lost_kind == "node_lost"
+    assert nodes.local.launches[0].stopped
+    assert nodes.starters[0].launches[0].stopped
+    again = nodes.session.start(CELL, cell_folder(tmp_path / "next", CELL))
+    assert again.wait(0.0)
+    assert again.collect().lost is not None
+
+
+def test_ranks_that_outlast_all_others_are_named_after_a_bounded_time(tmp_path, monkeypatch):
+    nodes = Lively(tmp_path, monkeypatch, node2={"ends": False})
+    launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
+    assert launch.wait(30.0)
+    left = launch.collect()
+    assert left.lost == "node 2 (host2) didn't end within 1 s after the ranks of another node had"
+    assert nodes.starters[1].launches[0].stopped
+
+
+def test_stopping_a_cell_stops_it_everywhere_and_brings_its_files(tmp_path, monkeypatch):
+    still = {"ends": False, "files": FILES}
+    nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
+    folder = cell_folder(tmp_path / "cell", CELL)
+    launch = nodes.session.start(CELL, folder)
+    launch.stop()
+    left = launch.collect()
+    assert left.lost is None
+    assert all(starter.launches[0].stopped for starter in (nodes.local, *nodes.starters))
+    assert (folder / "rank2" / "steps.rows").read_bytes() == b"rows"
+
+
+def test_a_node_that_can_not_begin_says_why_and_the_session_is_over(tmp_path, monkeypatch):
+    full = StoreError("can't write /tmp: the disk is full")
+    nodes = Lively(tmp_path, monkeypatch, node0={"ends": False}, node1={"ends": False}, node2={"error": full})
+    launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
+    assert launch.wait(30.0)
+    assert "node 2 (host2) could not begin: can't write /tmp: the disk is full" in str(launch.collect().lost)
+
+
+def test_a_leader_that_is_gone_leaves_no_rank_behind(tmp_path, monkeypatch):
+    still = {"ends": False}
+    nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
+    launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
+    assert not launch.wait(0.05)
+    for remote in nodes.remotes:
+        remote.close()
+    for served in nodes.served:
+        with pytest.raises(LeaderLost, match="the leader is gone"):
+            served.result(5.0)
+    assert all(starter.launches[0].stopped for starter in nodes.starters)
+    launch.local.stop()
+
+
+@pytest.mark.parametrize("message", [Welcome(node=1, working_folder="/"), Hello])
+def test_a_leader_that_speaks_out_of_turn_is_left(tmp_path, message):
+    ours, theirs = stream_pair()
+    node = Node(theirs, tmp_path, "the leader", print)
+    ours.send(msgspec.msgpack.encode(Welcome(node=1, working_folder="/")))
+    node.join(HELLO)
+    ours.send(msgspec.msgpack.encode(message if message is not Hello else HELLO))
+    with pytest.raises(LeaderLost, match=r"out of turn|can't be read"):
+        node.serve()
