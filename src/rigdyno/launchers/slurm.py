@@ -28,6 +28,11 @@ HELD = 'echo "$SLURM_JOB_ID"; exec cat > /dev/null'  # says that the nodes are o
 POLL_SECONDS = 1.0
 ASK_SECONDS = 20.0  # for Slurm's controller to answer
 END_SECONDS = 20.0  # for a job to come to its end
+# Reasons of a pending job that no waiting removes: it asks for what the cluster or the account hasn't got.
+_HOPELESS = frozenset((
+    "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig", "PartitionInactive", "PartitionNodeLimit",
+    "PartitionTimeLimit",
+))  # fmt: skip
 _PENDING = re.compile(r"Pending job allocation (\d+)|Granted job allocation (\d+)")
 _ENDED = {
     "CANCELLED": "was cancelled",
@@ -125,12 +130,16 @@ class Allocation:
             time.sleep(POLL_SECONDS)
 
     def _waiting(self) -> str | None:
+        """What for, in words. Raises where there is no hope."""
         found = _PENDING.search(self._words())
         if found is None:
             return None
         job = found[1] or found[2]
         state, _, reason = asked("squeue", "--noheader", f"--job={job}", "--format=%T|%r").strip().partition("|")
-        return f"Slurm job {job} is {state.lower()}: {reason}" if state else None
+        words = f"job {job} is {state.lower()}: {reason}"
+        if state == "PENDING" and reason in _HOPELESS:
+            raise NoAllocation(f"Slurm gives no nodes: {words}")
+        return f"Slurm {words}" if state else None
 
     def _words(self) -> str:
         self._said.seek(0)
