@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rigdyno.probes._files import OpenFile, number
@@ -18,10 +18,12 @@ Ticks = tuple[int, ...]
 class Cores:
     """Shares of time since the last read, from the kernel's tick counts."""
 
-    def __init__(self, proc: Path) -> None:
+    def __init__(self, proc: Path, usable: Collection[int] | None = None) -> None:
+        """`usable`: those that the worker may run on; what others do on the rest of a machine keeps nothing from it."""
         self._file = OpenFile(proc / "stat")
         self._last = self._counts()
-        self.names = [name for name in self._last if name != "cpu"]
+        of_all = [name for name in self._last if name != "cpu"]
+        self.names = of_all if usable is None else [name for name in of_all if name in {f"cpu{n}" for n in usable}]
 
     def read(self) -> tuple[list[float], float]:
         """The usage of each core, and the share of all cores that the hypervisor gave to others."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
@@ -46,9 +47,14 @@ class Host:
         "run_queue_wait_share": "needs a kernel with CONFIG_SCHED_INFO",
     }
 
-    def __init__(self, clock: Clock | None = None, root: Path = Path("/")) -> None:
+    def __init__(
+        self, clock: Clock | None = None, root: Path = Path("/"), usable_cores: Collection[int] | None = None
+    ) -> None:
+        """`usable_cores`: those that this process and the workers may run on; None: all."""
         self._clock: Clock = clock or SystemClock()
-        self._root = root
+        if usable_cores is None and root == Path("/") and hasattr(os, "sched_getaffinity"):
+            usable_cores = os.sched_getaffinity(0)
+        self._root, self._usable_cores = root, usable_cores
         self._proc = root / "proc"
         self._opened = ExitStack()
 
@@ -58,7 +64,7 @@ class Host:
         return Unavailable("there is no /proc on this system", "measure on Linux")
 
     def open(self, worker_pids: Callable[[], Sequence[int]]) -> Sequence[Channel]:
-        self._cores = Cores(self._proc)
+        self._cores = Cores(self._proc, self._usable_cores)
         self._memory = Memory(self._proc)
         self._pressures = [Pressure(self._proc, resource) for resource in RESOURCES]
         self._frequency, self._temperature = Frequency(self._root), Temperature(self._root)

@@ -90,6 +90,12 @@ def test_shares_of_the_cores(machine, clock, probe):
     assert values["memory_available_bytes"] == 2000 * 1024
 
 
+def test_cores_that_the_worker_may_not_use_are_none_of_its_business(machine, clock):
+    host = Host(clock, machine.root, usable_cores={1})
+    assert [channel.name for channel in host.open(lambda: [7]) if channel.name.startswith("cpu")] == ["cpu1"]
+    host.close()
+
+
 def test_no_tick_is_no_share(machine, clock, probe):
     channels = probe.open(lambda: [7])
     clock.sleep(0.001)
