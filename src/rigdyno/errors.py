@@ -9,6 +9,8 @@ RigdynoError
 │   ├── DamagedRun        2    truncated or corrupted: skipped with a warning where there are others
 │   └── NewerStore        2    written by a later Rigdyno
 ├── CatalogueError        2    a file or an entry point that doesn't keep its contract
+├── NoMeeting, NodeLost,  2    in launchers/ and runner/node.py: nodes that didn't join, or that this one can't follow
+│   LeaderLost, NoAllocation
 ├── NothingMeasured       3    every cell was skipped
 └── Interrupted         130    Ctrl-C
 

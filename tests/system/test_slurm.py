@@ -142,6 +142,7 @@ def test_a_job_that_is_taken_away_is_recorded_and_resumed(cluster, tmp_path, by)
     assert record.outcome.kind == "job_ended"
     expected = "was cancelled" if by == "scancel" else "was preempted"
     assert expected in record.outcome.message
+    assert {"rank0/log.txt", "rank1/log.txt"} <= set(record.files)
     assert "2 of 2 cells are not finished; go on with: rigdyno run --resume" in " ".join(out.split())
     code, _, err = run(cluster, tmp_path, "--resume", str(path))
     assert code == 0, err

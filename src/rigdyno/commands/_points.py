@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,6 +12,9 @@ from rigdyno.commands._shared import newest_or
 from rigdyno.errors import BadValue, UsageError
 from rigdyno.schema.scaling import Given, Link, Point
 from rigdyno.store.location import utf8
+
+if TYPE_CHECKING:
+    from rigdyno.api import Run
 
 
 def given_points(arguments: tuple[str, ...], out: str | None) -> Given:
@@ -29,9 +33,14 @@ def _stored(paths: Sequence[Path]) -> Given:
     from rigdyno.analyse.stored_points import StoredRun, given_by
 
     runs = [api.load(path) for path in {path.resolve(): path for path in paths}.values()]
-    given = given_by([StoredRun(utf8(run.folder.name), run.head.system.line(), run.measurements) for run in runs])
+    given = given_by([StoredRun(utf8(run.folder.name), _machines(run), run.measurements) for run in runs])
     warnings = [utf8(warning) for run in runs for warning in run.warnings]
     return msgspec.structs.replace(given, remarks=(*warnings, *given.remarks))
+
+
+def _machines(run: Run) -> str:
+    """Each kind once: one node and two of the same are the same rig."""
+    return "; ".join(dict.fromkeys(machine.line() for machine in run.head.machines(run.records)))
 
 
 def batch_of(given: Given, flag: int | None) -> int | None:

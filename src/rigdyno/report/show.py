@@ -23,7 +23,8 @@ from rigdyno.units import seconds_of_ns, show_bytes
 
 
 def run_text(head: RunHead, cells: Sequence[StoredCell], view: View, page: Page) -> str:
-    facts = [*_system_facts(head.system), *_environment_facts(_environment(head, cells))]
+    machine, *_ = head.machines(cell.record for cell in cells)
+    facts = [*_system_facts(machine), *_environment_facts(_environment(head, cells))]
     lines = [terminal.render(view, page).rstrip(), "", "The rig and its environment"]
     lines += [line for name, value in facts if value for line in _fact(name, value, page)]
     for cell in cells:

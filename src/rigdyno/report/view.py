@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from rigdyno.report import generic
 from rigdyno.schema.estimate import Reason, Validity
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
+from rigdyno.schema.system import System
 from rigdyno.schema.view import Column, Presentation, Table, Text, View
 
 
@@ -28,7 +30,7 @@ def view_of(
     label = f"{head.plan.label}: " if head.plan.label else ""
     return View(
         title=presented.title,
-        rigs=(label + head.system.line(),),
+        rigs=(label + rig_line(head.machines(record for each in measurements for record in each.records)),),
         tables=presented.tables,
         plots=presented.plots,
         validity=overall(measurements),
@@ -39,6 +41,12 @@ def view_of(
         saved_in=(saved_in,),
         next_commands=next_commands(head, saved_in),
     )
+
+
+def rig_line(machines: Sequence[System]) -> str:
+    """Machines that are alike once, with how many there are."""
+    counted = Counter(machine.line() for machine in machines)
+    return "; ".join(f"{count} nodes, each {line}" if count > 1 else line for line, count in counted.items())
 
 
 def with_columns(view: View, names: Sequence[str]) -> View:

@@ -96,6 +96,9 @@ class Node:
                     count += 1
                 else:
                     self._sleep()  # only now: what was read together with an earlier message wakes nobody
+        except KeyboardInterrupt:
+            self._leave()
+            raise
         finally:
             if self._launch is not None:
                 self._launch.stop()
@@ -143,7 +146,14 @@ class Node:
             self._say(Meeting(number=begin.number, address=meeting.address, port=meeting.port))
             return starter_for(cell).start_part(Part(cell, folder, self._number, meeting, own))
 
-    def _finish(self) -> None:
+    def _leave(self) -> None:
+        """Somebody ends this node, as a batch system does with a job: what there is so far is still evidence."""
+        if self._launch is not None:
+            self._launch.stop()
+            with suppress(LeaderLost):
+                self._finish("was told to stop")
+
+    def _finish(self, trouble: str = "") -> None:
         """What the ranks and the sampler left, then how they ended."""
         assert self._launch is not None
         assert self._begun is not None
@@ -153,7 +163,7 @@ class Node:
             for name in returned_names(each):
                 self._send_file(begun.number, each.id, name)
         exits = tuple(Ended(code=ended.code, participant=ended.participant) for ended in left.exits)
-        self._say(Done(number=begun.number, exits=exits))
+        self._say(Done(number=begun.number, exits=exits, trouble=trouble))
 
     def _send_file(self, number: int, participant: str, name: str) -> None:
         path = CellFolder(self._folder / str(number)).participant(participant).path / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import msgspec
@@ -122,5 +123,9 @@ class RunHead(msgspec.Struct, frozen=True, kw_only=True):
     rigdyno_version: str
     created_at: str
     plan: Plan
-    system: System
+    system: System  # of the machine on which it was started
     environment: Environment
+
+    def machines(self, records: Iterable[RunRecord]) -> tuple[System, ...]:
+        """On which it ran: those of the cell with the most nodes. A login node is none of them."""
+        return max((record.nodes for record in records), key=len, default=()) or (self.system,)

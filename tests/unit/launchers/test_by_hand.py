@@ -12,7 +12,6 @@ from nodes_of_a_test import HELLO, a_cell, in_thread
 from rigdyno.contracts import Opening
 from rigdyno.errors import UsageError
 from rigdyno.launchers import by_hand
-from rigdyno.launchers._nodes import secret as secrets_of_ours
 from rigdyno.launchers.by_hand import ByHand, NoMeeting
 from rigdyno.runner import node as nodes_of_ours
 from rigdyno.runner.node import LeaderLost
@@ -24,10 +23,7 @@ SECRET = b"known to all nodes of this run"
 
 @pytest.fixture
 def endpoint(monkeypatch):
-    """Free just now; and nobody waits for long, nor looks at the machine."""
-    monkeypatch.setattr(by_hand, "JOIN_SECONDS", 5.0)
-    monkeypatch.setattr(nodes_of_ours, "JOIN_SECONDS", 5.0)
-    monkeypatch.setattr(secrets_of_ours, "HAND_SHAKE_SECONDS", 1.0)
+    """Free just now; and nobody looks at the machine."""
     monkeypatch.setattr(nodes_of_ours, "_system", a_system)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -42,7 +38,7 @@ class Leading:
         self.opened = in_thread(ByHand().open, opening)
 
     def session(self):
-        return self.opened.result(20.0)
+        return self.opened.result(60.0)
 
 
 def following(endpoint, number, secret=SECRET):
@@ -58,7 +54,7 @@ def test_nodes_meet_in_any_order_and_part_when_it_is_over(endpoint):
     nodes = [following(endpoint, number) for number in (2, 1)]  # before there is anybody to meet
     leading = Leading(endpoint, nodes=3)
     leading.session().close()
-    assert [node.result(10.0) for node in nodes] == [0, 0]
+    assert [node.result(60.0) for node in nodes] == [0, 0]
     assert leading.said[0] == f"waiting for nodes 1, 2 at {endpoint}"
 
 
@@ -69,17 +65,17 @@ def test_who_does_not_join_is_named_and_those_who_did_are_told(endpoint, monkeyp
     with pytest.raises(NoMeeting, match=rf"nodes 1, 3 did not join at {endpoint} within 1 s"):
         leading.session()
     with pytest.raises(LeaderLost, match="the run did not begin"):
-        node.result(10.0)
+        node.result(60.0)
 
 
 def test_another_secret_is_turned_away_and_the_right_node_still_comes(endpoint):
     leading = Leading(endpoint)
     stranger = following(endpoint, 1, b"some other run's secret")
     with pytest.raises(LeaderLost, match="is the secret the same on both"):
-        stranger.result(10.0)
+        stranger.result(60.0)
     node = following(endpoint, 1)
     leading.session().close()
-    assert node.result(10.0) == 0
+    assert node.result(60.0) == 0
 
 
 def test_the_same_node_twice_is_refused_and_the_first_one_stays(endpoint):
@@ -88,12 +84,12 @@ def test_the_same_node_twice_is_refused_and_the_first_one_stays(endpoint):
     while not any("joined" in words for words in leading.said):
         threading.Event().wait(0.02)
     with pytest.raises(LeaderLost, match="node 1 is here already; is --node-rank right"):
-        following(endpoint, 1).result(10.0)
+        following(endpoint, 1).result(60.0)
     with pytest.raises(LeaderLost, match="there are 3 nodes"):
-        following(endpoint, 7).result(10.0)
+        following(endpoint, 7).result(60.0)
     second = following(endpoint, 2)
     leading.session().close()
-    assert (first.result(10.0), second.result(10.0)) == (0, 0)
+    assert (first.result(60.0), second.result(60.0)) == (0, 0)
 
 
 def test_another_version_ends_the_meeting_on_both_sides(endpoint, monkeypatch):
@@ -103,7 +99,7 @@ def test_another_version_ends_the_meeting_on_both_sides(endpoint, monkeypatch):
     with pytest.raises(NoMeeting, match=r"has rigdyno 0\.0\.1 there"):
         leading.session()
     with pytest.raises(LeaderLost, match=r"turned this node away: .*rigdyno 0\.0\.1 there"):
-        node.result(10.0)
+        node.result(60.0)
 
 
 def test_people_at_the_door_who_say_nothing_keep_nobody_out(endpoint):
@@ -114,7 +110,7 @@ def test_people_at_the_door_who_say_nothing_keep_nobody_out(endpoint):
     knocking[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
     node = following(endpoint, 1)
     leading.session().close()
-    assert node.result(10.0) == 0
+    assert node.result(60.0) == 0
     for each in knocking:
         each.close()
 
@@ -130,7 +126,7 @@ def test_a_store_that_pretends_to_be_the_first_node_is_not_obeyed(endpoint):
             connection.recv(200)
             connection.sendall((32).to_bytes(4, "big") + bytes(32) + b"\n")
             with pytest.raises(LeaderLost, match="doesn't know the run's secret"):
-                node.result(10.0)
+                node.result(60.0)
 
 
 def test_only_the_given_address_is_listened_on(endpoint):
@@ -142,7 +138,7 @@ def test_only_the_given_address_is_listened_on(endpoint):
         socket.create_connection(("127.0.0.2", port), timeout=5.0)
     node = following(endpoint, 1)
     leading.session().close()
-    node.result(10.0)
+    node.result(60.0)
 
 
 def test_nobody_can_be_met_elsewhere_without_a_secret():
@@ -162,4 +158,4 @@ def test_an_address_of_somebody_else_is_one_line():
 def test_a_first_node_that_never_comes_is_named(endpoint, monkeypatch):
     monkeypatch.setattr(nodes_of_ours, "JOIN_SECONDS", 0.5)
     with pytest.raises(LeaderLost, match=rf"can't reach the first node at {endpoint} within 0.5 s: connection refused"):
-        following(endpoint, 1).result(10.0)
+        following(endpoint, 1).result(60.0)

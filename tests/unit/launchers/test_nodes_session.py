@@ -33,14 +33,6 @@ from rigdyno.runner.node import LeaderLost, Node
 DECODER = msgspec.msgpack.Decoder(ToNode)
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    for name in ("HELLO_SECONDS", "ANSWER_SECONDS"):
-        monkeypatch.setattr(remotes_of_ours, name, 2.0)
-    for name in ("LAST_SECONDS", "STOP_SECONDS"):
-        monkeypatch.setattr(sessions_of_ours, name, 1.0)
-
-
 class Played:
     """The other end of a stream, with what a node would say written out."""
 
@@ -51,7 +43,7 @@ class Played:
         self.stream.send(msgspec.msgpack.encode(message))
 
     def hear(self):
-        content = self.stream.receive(5.0)
+        content = self.stream.receive(60.0)
         assert content is not None
         return DECODER.decode(content)
 
@@ -82,7 +74,7 @@ def test_files_come_back_in_pieces_and_ends_with_who_they_are_of(played, tmp_pat
     other.say(Piece(number=1, participant="node1", file="launcher.log", content=b""))
     other.say(Done(number=1, exits=(Ended(code=-9, participant="rank1"), Ended(code=0, participant="rank0"))))
     while remote.done is None:
-        remote.listen_for(5.0)
+        remote.listen_for(60.0)
     assert (tmp_path / "cell" / "rank1" / "steps.rows").read_bytes() == b"one two"
     assert (tmp_path / "cell" / "node1" / "launcher.log").read_bytes() == b""
     assert remote.exits() == [Exit(-9, "rank1")]  # rank0 is none of its own
@@ -106,7 +98,7 @@ def test_what_is_not_the_node_s_to_say_ends_the_cell_and_writes_nothing(played, 
     remote, other = begun(played, tmp_path)
     other.say(message)
     with pytest.raises(NodeLost, match=words) as lost:
-        remote.listen_for(5.0)
+        remote.listen_for(60.0)
     assert str(lost.value).startswith("node 1 (beta) ")
     assert "\n" not in str(lost.value)
     assert {path.name for path in (tmp_path / "cell").rglob("*")} == {"spec.json"}
@@ -121,7 +113,7 @@ def test_what_is_no_message_at_all_is_one_line(played, tmp_path, content):
     remote, other = begun(played, tmp_path)
     other.stream.send(content)
     with pytest.raises(NodeLost, match="sends a message that can't be read"):
-        remote.listen_for(5.0)
+        remote.listen_for(60.0)
 
 
 def test_so_many_bytes_that_the_disk_would_fill_are_refused(played, tmp_path, monkeypatch):
@@ -129,9 +121,9 @@ def test_so_many_bytes_that_the_disk_would_fill_are_refused(played, tmp_path, mo
     remote, other = begun(played, tmp_path)
     for _ in range(2):
         other.say(Piece(number=1, participant="rank1", file="steps.rows", content=b"123456"))
-    remote.listen_for(5.0)
+    remote.listen_for(60.0)
     with pytest.raises(NodeLost, match="more than 10 bytes"):
-        remote.listen_for(5.0)
+        remote.listen_for(60.0)
 
 
 def test_other_versions_are_named_on_both_ends(tmp_path):
@@ -211,7 +203,7 @@ def test_a_cell_goes_to_all_nodes_and_everything_comes_back(tmp_path, monkeypatc
     for number in (1, 2):
         folder = cell_folder(tmp_path / f"cell{number}", CELL)
         launch = nodes.session.start(CELL, folder)
-        assert launch.wait(10.0)
+        assert launch.wait(60.0)
         left = launch.collect()
         assert left.lost is None
         assert {(ended.participant, ended.code) for ended in left.exits} == {(each.id, 0) for each in CELL.participants}
@@ -222,17 +214,17 @@ def test_a_cell_goes_to_all_nodes_and_everything_comes_back(tmp_path, monkeypatc
         for name in ("rank1", "rank2", "node1", "node2"):
             assert {path.name for path in (folder / name).iterdir()} == {"steps.rows", "report.json"}
     nodes.session.close()
-    assert [served.result(5.0) for served in nodes.served] == [2, 2]
+    assert [served.result(60.0) for served in nodes.served] == [2, 2]
 
 
 def test_a_cell_of_fewer_nodes_leaves_the_others_alone(tmp_path, monkeypatch):
     nodes = Lively(tmp_path, monkeypatch)
     cell = a_cell(nodes=2, ranks=2)
     launch = nodes.session.start(cell, cell_folder(tmp_path / "cell", cell))
-    assert launch.wait(10.0)
+    assert launch.wait(60.0)
     assert {ended.participant for ended in launch.collect().exits} == {"rank0", "rank1", "node0", "node1"}
     nodes.session.close()
-    assert [served.result(5.0) for served in nodes.served] == [1, 0]
+    assert [served.result(60.0) for served in nodes.served] == [1, 0]
 
 
 def test_a_peer_that_hangs_up_is_a_lost_node_and_everybody_else_is_stopped(tmp_path, monkeypatch):
@@ -252,7 +244,7 @@ def test_a_peer_that_hangs_up_is_a_lost_node_and_everybody_else_is_stopped(tmp_p
     thread = threading.Thread(target=answer)
     thread.start()
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
-    assert launch.wait(10.0)
+    assert launch.wait(60.0)
     thread.join()
     left = launch.collect()
     assert left.lost == "node 2 (host2) is gone"
@@ -265,6 +257,7 @@ def test_a_peer_that_hangs_up_is_a_lost_node_and_everybody_else_is_stopped(tmp_p
 
 
 def test_ranks_that_outlast_all_others_are_named_after_a_bounded_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions_of_ours, "LAST_SECONDS", 1.0)
     nodes = Lively(tmp_path, monkeypatch, node2={"ends": False})
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
     assert launch.wait(30.0)
@@ -293,6 +286,25 @@ def test_a_node_that_can_not_begin_says_why_and_the_session_is_over(tmp_path, mo
     assert "node 2 (host2) could not begin: can't write /tmp: the disk is full" in str(launch.collect().lost)
 
 
+def test_a_node_that_is_told_to_stop_sends_what_there_is_and_says_so(tmp_path, monkeypatch):
+    """As a batch system does with the job that the node is in."""
+    still = {"ends": False, "files": FILES}
+    nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
+
+    def interrupted(node):
+        if node._number == 2 and node._launch is not None:
+            raise KeyboardInterrupt
+        return sleep(node)
+
+    sleep = Node._sleep
+    monkeypatch.setattr(Node, "_sleep", interrupted)
+    folder = cell_folder(tmp_path / "cell", CELL)
+    launch = nodes.session.start(CELL, folder)
+    assert launch.wait(60.0)
+    assert launch.collect().lost == "node 2 (host2) was told to stop"
+    assert (folder / "rank2" / "steps.rows").read_bytes() == b"rows"
+
+
 def test_a_leader_that_is_gone_leaves_no_rank_behind(tmp_path, monkeypatch):
     still = {"ends": False}
     nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
@@ -302,7 +314,7 @@ def test_a_leader_that_is_gone_leaves_no_rank_behind(tmp_path, monkeypatch):
         remote.close()
     for served in nodes.served:
         with pytest.raises(LeaderLost, match="the leader is gone"):
-            served.result(5.0)
+            served.result(60.0)
     assert all(starter.launches[0].stopped for starter in nodes.starters)
     launch.local.stop()
 

@@ -16,7 +16,7 @@ from rigdyno.report.plan_text import plan_lines
 from rigdyno.report.plot import plot_lines
 from rigdyno.report.progress import Bar, Lines, Silent, ending, observer_for
 from rigdyno.report.show import run_text
-from rigdyno.report.view import overall, with_columns
+from rigdyno.report.view import overall, rig_line, with_columns
 from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
 from rigdyno.schema.measured import Measurement, Soak
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
@@ -286,3 +286,14 @@ def test_show_has_the_rig_the_cells_and_the_cut(tmp_path):
 
 def test_a_rig_in_one_line():
     assert a_system(virtualisation="KVM").line().endswith("no accelerator, KVM virtual machine")
+
+
+def test_a_run_names_the_machines_that_it_ran_on_and_not_the_one_it_was_started_on():
+    compute, login = a_system(), a_system(memory_bytes=1_000_000_000)
+    other = a_system(memory_bytes=99_000_000_000)
+    head = a_head([], system=login)
+    assert head.machines([]) == (login,)
+    assert head.machines([a_record(SPEC)]) == (login,)
+    everywhere = head.machines([a_record(SPEC, nodes=(compute,)), a_record(SPEC, nodes=(compute, compute, other))])
+    assert everywhere == (compute, compute, other)
+    assert rig_line(everywhere) == f"2 nodes, each {compute.line()}; {other.line()}"

@@ -83,7 +83,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     number: int
     exits: tuple[Ended, ...] = ()
-    trouble: str = ""  # why the node could not even start its part
+    trouble: str = ""  # why the node could not start its part, or won't take part any more
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
