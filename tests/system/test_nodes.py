@@ -194,8 +194,7 @@ def test_a_node_that_dies_is_a_recorded_outcome_and_can_be_resumed(tmp_path):
     outcome = only_record(ours).outcome
     assert isinstance(outcome, Failed)
     assert outcome.kind == "node_lost"
-    assert outcome.message.startswith("node 1 (")
-    assert "is gone" in outcome.message
+    assert outcome.message.startswith("node 1 is gone")  # and not by the name of the machine
     assert "1 of 1 cells are not finished; go on with: rigdyno run --resume" in " ".join(log.split())
 
 
@@ -219,7 +218,7 @@ def test_a_node_that_hangs_is_named_after_a_bounded_time(tmp_path):
     outcome = only_record(ours).outcome
     assert isinstance(outcome, Failed)
     assert outcome.kind == "node_lost"
-    assert "node 1 (" in outcome.message
+    assert "node 1 " in outcome.message
 
 
 def test_a_first_node_that_is_killed_leaves_no_rank_on_the_other(tmp_path):

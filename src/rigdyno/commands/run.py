@@ -70,7 +70,7 @@ Examples:
     "--resume",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Run what an earlier run has left; what failed stays failed.",
+    help="Run what an earlier run has left, and what lost its nodes; what failed stays failed.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan, and measure nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")

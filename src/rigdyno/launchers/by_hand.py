@@ -149,7 +149,7 @@ class Meeting:
         self._missing.remove(node)
         self._joined[node] = remote
         left = f", waiting for {named(self._missing)}" if self._missing else ""
-        return self._say(f"{remote} joined{left}")
+        return self._say(f"{remote.with_host()} joined{left}")
 
 
 def named(nodes: Sequence[int]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import socket
-from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
@@ -106,6 +105,8 @@ def hello(system: System) -> Hello:
 
 
 def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes as long to load as all else in here
+
     try:
         return version(package)
     except PackageNotFoundError:

@@ -58,15 +58,20 @@ class Remote:
         self.lost: str | None = None  # why, once it is
 
     def __str__(self) -> str:
+        """By the name that the user gave it, if there is one. What a machine calls itself is never stored."""
         return f"node {self.node} ({self.name})" if self.name else f"node {self.node}"
+
+    def with_host(self) -> str:
+        """For the user's eyes alone."""
+        host = self.name or (self.hello.host if self.hello is not None else "")
+        return f"node {self.node} ({host})" if host else f"node {self.node}"
 
     def meet(self, own: Hello, working_folder: Path) -> None:
         """Raises what differs, after the node was told, too."""
         self.hello = self._next(Hello, HELLO_SECONDS)
-        self.name = self.name or self.hello.host
         difference = self.hello.differs_from(own)
         if difference is not None:
-            words = f"{self} has {difference}: nodes must run the same"
+            words = f"{self.with_host()} has {difference}: nodes must run the same"
             self.refuse(words)
             raise NodeLost(words)
         self._say(Welcome(node=self.node, working_folder=str(working_folder)))
