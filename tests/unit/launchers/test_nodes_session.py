@@ -67,6 +67,13 @@ def begun(played, tmp_path, cell=None):
     return remote, other
 
 
+def test_a_node_that_should_say_where_to_meet_and_can_not_begin_says_why(played, tmp_path):
+    remote, other = begun(played, tmp_path)
+    other.say(Done(number=1, trouble="could not begin: the disk is full"))
+    with pytest.raises(NodeLost, match=r"node 1 \(beta\) could not begin: the disk is full"):
+        remote.meeting()
+
+
 def test_files_come_back_in_pieces_and_ends_with_who_they_are_of(played, tmp_path):
     remote, other = begun(played, tmp_path)
     for content in (b"one ", b"two"):

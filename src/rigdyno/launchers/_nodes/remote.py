@@ -140,7 +140,13 @@ class Remote:
                 return message
             if message is not None:
                 self._take(message)
+                self.require_no_trouble()
         raise self._given_up(f"gives no answer for {seconds:g} s")
+
+    def require_no_trouble(self) -> None:
+        """A node that could not start its part won't be able to start the next one either; the others wait for it."""
+        if self.done is not None and self.done.trouble:
+            raise NodeLost(f"{self} {self.done.trouble}")
 
     def _take(self, message: ToLeader) -> None:
         if self._part is None or not isinstance(message, (Piece, Done)):

@@ -150,7 +150,7 @@ class NodesLaunch:
             for remote in self.remotes:
                 if self._lost is None and remote.done is None:
                     remote.listen()
-                    self._require_willing(remote)
+                    remote.require_no_trouble()
         except NodeLost as lost:
             self._lost = lost
 
@@ -166,11 +166,6 @@ class NodesLaunch:
                 if ending is not None:
                     selector.register(ending, selectors.EVENT_READ)
             selector.select(min(seconds, 1.0) if self._first_over is not None else seconds)
-
-    def _require_willing(self, remote: Remote) -> None:
-        """A node that could not start its part won't be able to start the next one either; the others wait for it."""
-        if remote.done is not None and remote.done.trouble:
-            raise NodeLost(f"{remote} {remote.done.trouble}")
 
     def stop(self) -> None:
         for remote in self.remotes:
