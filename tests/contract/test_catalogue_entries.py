@@ -185,3 +185,19 @@ def test_the_help_names_every_command_and_gives_examples():
     assert done.exit_code == 0
     assert all(f"  {name} " in done.output for name in COMMANDS)
     assert "Examples:" in done.output
+
+
+@pytest.mark.parametrize("name", catalogue.names("launcher"))
+def test_a_launcher_says_what_it_can_start_and_those_of_this_machine_open_at_once(name):
+    launcher = catalogue.load("launcher", name)()
+    assert launcher.scope in ("process", "machine", "nodes", "elsewhere")
+    if launcher.scope in ("process", "machine"):
+        session = launcher.open(contracts.Opening(cells=(), system=CPU))
+        session.close()
+        session.close()
+
+
+@pytest.mark.parametrize("name", catalogue.names("arrangement"))
+def test_an_arrangement_s_launcher_can_start_the_ranks_of_one_node(name):
+    """Launchers for several nodes use it on each of them."""
+    assert hasattr(catalogue.load("launcher", catalogue.load("arrangement", name).launcher), "start_part")

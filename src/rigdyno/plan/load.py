@@ -49,7 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_NODES = 10_000
-_SLURM_KEY = re.compile(r"[a-z][a-z-]*")
+_SLURM_KEY = re.compile(r"[a-z][a-z0-9-]*")
 MOST_REPEATS = 1000  # more is a slip of the finger: nobody waits for it
 
 

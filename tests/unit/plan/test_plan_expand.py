@@ -347,3 +347,34 @@ class TestRanks:
         with pytest.raises(BadValue, match="multiplying matrices in bf16 dies of SIGILL"):
             expanded(target="resnet50", options={"precision": "bf16"})
         assert expanded(target="resnet50", options={"precision": "fp32"}).cells
+
+
+class TestLaunchers:
+    @pytest.mark.parametrize(
+        ("fields", "words"),
+        [
+            ({"launcher": "by_hand"}, "is for several nodes"),
+            ({"launcher": "ssh", "nodes": 2, "rendezvous": "a:1"}, "add --hosts"),
+            ({"launcher": "torchrun", "nodes": 2, "rendezvous": "a:1"}, "on this machine alone"),
+            ({"launcher": "inline", "ranks": 2}, "starts one process, not 2"),
+            ({"launcher": "by_hand", "hosts": ("a", "b"), "nodes": 2}, "leave out --launcher by_hand"),
+            ({"launcher": "slurm", "ranks": 1}, "add --threads"),
+        ],
+    )
+    def test_one_that_can_not_start_this_is_refused(self, fields, words):
+        with pytest.raises(UsageError) as refusal:
+            expanded(target="resnet50", **fields)
+        assert words in str(refusal.value)
+
+    def test_what_runs_elsewhere_is_not_judged_by_this_machine(self):
+        plan = expanded(target="resnet50", launcher="slurm", ranks=4, nodes=2, device="cuda", slurm={"gres": "gpu:4"})
+        [cell] = plan.cells
+        assert cell.refusal is None
+        assert (cell.spec.launcher, cell.spec.world_size, cell.spec.nodes) == ("slurm", 8, 2)
+        assert [each.device for each in cell.participants[:5]] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:0"]
+        assert plan.reach.slurm == {"gres": "gpu:4"}
+
+    def test_every_option_is_planned_with_its_value(self):
+        [cell] = expanded(target="mnist_cnn", options={"batch_size": 8}).cells
+        assert cell.spec.options == {"batch_size": 8}
+        assert cell.spec.resolved == {"batch_size": 8, "learning_rate": 0.01, "momentum": 0.5, "data": ""}

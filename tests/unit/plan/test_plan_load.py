@@ -237,3 +237,34 @@ def test_a_number_that_is_too_small_is_found_in_its_line(tmp_path):
     path.write_text('target = "device"\n\nrepeat = 0\n')
     with pytest.raises(BadValue, match=r"plan\.toml:3: repeat must be at least 1, not 0"):
         from_toml(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"slurm": {"partition": "x"}}, "add --launcher slurm"),
+        ({"launcher": "slurm", "nodes": 2}, "add --ranks"),
+        (
+            {"launcher": "slurm", "ranks": 1, "slurm": {"-x": "1"}},
+            "such as partition or time, not '-x'",
+        ),
+        ({"launcher": "slurm", "ranks": 1, "slurm": {"par tition": "1"}}, "not 'par tition'"),
+        ({"launcher": "slurm", "ranks": 1, "hosts": ("a", "b"), "nodes": 2}, "leave out one of them"),
+        ({"launcher": "slurm", "ranks": 1, "nodes": 2, "rendezvous": "a:1"}, "started by hand: leave it out"),
+        ({"remote_python": "/x"}, "add --hosts"),
+    ],
+)
+def test_what_is_asked_of_slurm_makes_sense_or_is_refused(fields, words):
+    with pytest.raises(UsageError) as refusal:
+        Request(target="resnet50", **fields)
+    assert words in str(refusal.value)
+
+
+def test_a_plan_file_may_say_what_is_asked_of_slurm(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        'target = "scaling"\nlauncher = "slurm"\nranks = 4\nnodes = 2\n[slurm]\npartition = "gpu"\ntime = 30\n'
+    )
+    request = from_toml(path)
+    assert request.slurm == {"partition": "gpu", "time": "30"}
+    assert overridden(request, {"slurm": {"time": "5"}}).slurm == {"partition": "gpu", "time": "5"}
