@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rigdyno.commands._shared import exit_code, out_option, outcome_text, root_of
-from rigdyno.errors import EXIT_DONE, UsageError
+from rigdyno.errors import EXIT_DONE, DamagedRun, UsageError
 from rigdyno.launchers._children import SECRET_VARIABLE
 from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_own_loop, workload_of
@@ -131,6 +131,8 @@ def _resumed(resume: str, target: str | None, flags: dict[str, Any]) -> tuple[Ru
         raise UsageError(f"--resume goes on with its own plan: leave out {', '.join(given)}")
     folder = RunFolder.existing(Path(resume))
     head = folder.head()
+    if head.plan.reach.lacks_something(head.plan.cells):
+        raise DamagedRun(f"{folder.path} doesn't say how its nodes are reached")
     for cell in head.plan.runnable:
         if not folder.is_finished(cell):
             _require_runnable(cell.spec)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from rigdyno.contracts import Opening, Requirement, Scope
@@ -142,7 +141,7 @@ class Meeting:
             self._say(f"turned away a node {node}: {reason}")
             return remote.refuse(f"{reason}; is --node-rank right?")
         try:
-            remote.meet(self._own, Path.cwd())
+            remote.meet(self._own)
         except NodeLost as error:
             remote.close()
             raise NoMeeting(str(error)) from error

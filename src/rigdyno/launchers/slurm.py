@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,10 +21,13 @@ from rigdyno.contracts import Opening, Requirement, Scope
 from rigdyno.errors import RigdynoError, UsageError
 from rigdyno.launchers._nodes.calls import Call, met, node_command
 from rigdyno.launchers._nodes.messages import hello
+from rigdyno.launchers._nodes.remote import Remote
 from rigdyno.launchers._nodes.session import NodesSession
 from rigdyno.schema.record import FailureKind
+from rigdyno.schema.spec import Cell
 
-HELD = 'echo "$SLURM_JOB_ID"; exec cat > /dev/null'  # says that the nodes are ours, then waits for the end of its input
+# Says that the nodes are ours, then waits for the end of its input.
+HELD = 'echo "rigdyno job $SLURM_JOB_ID"; exec cat > /dev/null'
 POLL_SECONDS = 1.0
 ASK_SECONDS = 20.0  # for Slurm's controller to answer
 END_SECONDS = 20.0  # for a job to come to its end
@@ -33,6 +36,7 @@ _HOPELESS = frozenset((
     "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig", "PartitionInactive", "PartitionNodeLimit",
     "PartitionTimeLimit",
 ))  # fmt: skip
+_GRANTED = re.compile(rb"^rigdyno job (\d+)\n", re.MULTILINE)
 _PENDING = re.compile(r"Pending job allocation (\d+)|Granted job allocation (\d+)")
 _ENDED = {
     "CANCELLED": "was cancelled",
@@ -67,11 +71,12 @@ class Slurm:
             job = _own_job(opening) or _allocated(opening, held)
             calls = []
             for node in range(opening.nodes):
-                call = Call(_srun(job, node, opening.reach.python))
+                call = Call(_srun(job, node, opening.reach.python), _own_variables())
                 held.callback(call.hang_up)
                 calls.append((node, "", call))
             opening.say(f"Slurm job {job}: starting {opening.nodes} node{'s' if opening.nodes > 1 else ''}")
             remotes = met(calls, hello(opening.system), opening.say)
+            _require_cores(remotes, opening.cells)
             return NodesSession(remotes, None, why_lost=lambda: why_ended(job), at_last=held.pop_all().close)
 
 
@@ -81,23 +86,48 @@ def _own_job(opening: Opening, variables: Mapping[str, str] = os.environ) -> str
     if job is None:
         return None
     if opening.reach.slurm:
-        raise UsageError(f"this is Slurm job {job} already, which has what it has: leave out --slurm")
-    nodes = int(variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or 1)
-    if nodes < opening.nodes:
-        raise UsageError(f"Slurm job {job} has {nodes} node{'s' if nodes != 1 else ''}, not {opening.nodes}")
+        opening.say(f"this is Slurm job {job} already: what --slurm asks for is left out")
+    told = variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1"
+    if not told.isdecimal() or int(told) < opening.nodes:
+        raise UsageError(f"Slurm job {job} has {told} node{'s' if told != '1' else ''}, not {opening.nodes}")
     return job
+
+
+def _own_variables() -> dict[str, str]:
+    """Without what would change the streams or the cores of our own steps."""
+    ours = ("SLURM_LABELIO", "SLURM_STDINMODE", "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_CPU_BIND")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def cores_needed(cells: Sequence[Cell]) -> int:
+    """On a node, for ranks that compute on its cores; 0: none of them does."""
+    on_cores = [cell.spec for cell in cells if cell.spec.device == "cpu"]
+    return max((spec.world_size // spec.nodes * (spec.threads or 1) for spec in on_cores), default=0)
+
+
+def _require_cores(remotes: Sequence[Remote], cells: Sequence[Cell]) -> None:
+    """Slurm gives a task one core unless it is asked: ranks that share it would measure something else."""
+    need = cores_needed(cells)
+    for remote in remotes:
+        has = need if remote.hello is None else remote.hello.system.cpu.usable_cores
+        if has < need:
+            ask = f"--slurm cpus-per-task={need}"
+            raise NoAllocation(f"{remote} may use {has} cores, and its ranks need {need}; ask for them with {ask}")
 
 
 def _srun(job: str, node: int, python: str | None) -> list[str]:
     """One task on the node of that number, with all that the job has there, beside whatever else runs in it."""
     where = [f"--jobid={job}", "--nodes=1", "--ntasks=1", f"--relative={node}", "--overlap"]
-    how = ["--export=ALL", "--kill-on-bad-exit=0", "--mpi=none", "--quiet"]
+    how = ["--export=ALL", "--kill-on-bad-exit=0", "--mpi=none", "--cpu-bind=none", "--quiet"]
     return ["srun", *where, *how, "/bin/sh", "-c", node_command(python)]
 
 
 def _allocated(opening: Opening, held: ExitStack) -> str:
     options = [f"--{key}={value}" if value else f"--{key}" for key, value in opening.reach.slurm.items()]
-    usual = [f"--nodes={opening.nodes}", "--ntasks-per-node=1", "--job-name=rigdyno"]
+    usual = [f"--nodes={opening.nodes}", "--ntasks-per-node=1", "--job-name=rigdyno", "--wait-all-nodes=1"]
+    cores = cores_needed(opening.cells)
+    if cores and not {"cpus-per-task", "exclusive", "mincpus"} & set(opening.reach.slurm):
+        usual.append(f"--cpus-per-task={cores}")
     allocation = Allocation(["salloc", *usual, *options, "/bin/sh", "-c", HELD])
     held.callback(allocation.release)
     return allocation.granted(opening.say)
@@ -118,8 +148,8 @@ class Allocation:
         while True:
             assert self._process.stdout is not None
             output += self._process.stdout.read() or b""
-            if output.endswith(b"\n"):
-                return output.decode().strip()
+            if (job := _GRANTED.search(output)) is not None:
+                return job[1].decode()
             if self._process.poll() is not None:
                 lines = self._words().splitlines()
                 raise NoAllocation(f"Slurm gives no nodes: {lines[-1] if lines else 'salloc ended without a word'}")
@@ -170,7 +200,9 @@ class Allocation:
 def asked(*command: str) -> str:
     """What a command of Slurm prints; nothing where the controller doesn't answer."""
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=ASK_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout

@@ -185,7 +185,7 @@ class Node:
             return None if content is None else _DECODER.decode(content)
         except Disconnected as error:
             raise LeaderLost(f"{self._leader} {error}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise LeaderLost(f"{self._leader} sends a message that can't be read ({error})") from error
 
 

@@ -59,8 +59,8 @@ def _blamed(evidence: Evidence) -> Exit:
     that says why, and at last the first that says nothing."""
     named = {rank.id for rank in evidence.ranks}
     told = [ended for ended in evidence.left.exits if ended.participant in named and ended.code != 0]
-    if told:  # nodes tell their own: of them, who was killed came before those who missed it
-        return min(told, key=lambda ended: ended.code >= 0 or ended.code == -signal.SIGTERM)
+    if told:  # nodes tell their own: who was killed came before those who missed it, who was told to stop behind them
+        return min(told, key=lambda ended: (ended.code == -signal.SIGTERM, ended.code >= 0))
     code = next((ended.code for ended in evidence.left.exits if ended.participant is None and ended.code != 0), 0)
     speaking = [name for name, report in evidence.reports.items() if not isinstance(report.outcome, Completed)]
     return Exit(code, (speaking or [rank.id for rank in evidence.missing])[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -90,6 +91,15 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  # for ssh; the first is this machine
     python: str | None = None  # the interpreter on the other nodes; None: of the same path as here
     slurm: dict[str, str] = {}  # what is asked of Slurm: partition, time, account, ...
+
+    def lacks_something(self, cells: Iterable[Cell]) -> bool:
+        host, _, port = self.rendezvous.rpartition(":")
+        has = {"by_hand": bool(host) and port.isdecimal(), "ssh": bool(self.hosts)}
+        nodes = {"ssh": len(self.hosts)}
+        return any(
+            not has.get(cell.spec.launcher, True) or nodes.get(cell.spec.launcher, cell.spec.nodes) < cell.spec.nodes
+            for cell in cells
+        )
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -27,6 +28,9 @@ from rigdyno.store.upgrade import upgraded
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of some clusters' file systems: then nobody keeps off
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,9 @@ class RunFolder:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(f"{self.path} is being run by another rigdyno") from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise StoreError(f"can't lock {self.path}: {(error.strerror or str(error)).lower()}") from error
             yield
         finally:
             os.close(descriptor)

@@ -52,6 +52,7 @@ class ScriptedRanks:
     def __init__(self):
         self.reading, self.writing = os.pipe()
         self.over = threading.Event()
+        self.code = 0
 
     def end(self):
         self.over.set()

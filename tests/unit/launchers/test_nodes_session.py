@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -55,8 +56,8 @@ def played(tmp_path):
     other = Played(theirs)
     other.say(HELLO)
     remote = Remote(1, ours, "beta")
-    remote.meet(HELLO, tmp_path)
-    assert other.hear() == Welcome(node=1, working_folder=str(tmp_path))
+    remote.meet(HELLO)
+    assert other.hear() == Welcome(node=1, working_folder=str(Path.cwd()))
     return remote, other
 
 
@@ -72,6 +73,26 @@ def test_a_node_that_should_say_where_to_meet_and_can_not_begin_says_why(played,
     other.say(Done(number=1, trouble="could not begin: the disk is full"))
     with pytest.raises(NodeLost, match=r"node 1 \(beta\) could not begin: the disk is full"):
         remote.meeting()
+
+
+def test_what_a_machine_calls_itself_is_not_stored(played, tmp_path):
+    remote, other = begun(played, tmp_path)
+    remote.hello = msgspec.structs.replace(remote.hello, host="cn042.cluster")
+    other.say(Done(number=1, trouble="srun: error: cn042: task 0:\x1b[1m Killed\n" + "x" * 1000))
+    with pytest.raises(NodeLost) as lost:
+        remote.meeting()
+    assert "its host: task 0: [1m Killed" in str(lost.value)
+    assert "cn042" not in str(lost.value)
+    assert len(str(lost.value)) < 350
+
+
+def test_a_launcher_that_failed_stands_for_the_ranks_of_its_node(played, tmp_path):
+    remote, other = begun(played, tmp_path)
+    other.say(Done(number=1, exits=(Ended(code=1), Ended(code=0, participant="node1"))))
+    remote.listen_for(60.0)
+    assert remote.exits() == [Exit(0, "node1"), Exit(1, "rank1")]
+    remote.forget()
+    assert remote.exits() == []
 
 
 def test_files_come_back_in_pieces_and_ends_with_who_they_are_of(played, tmp_path):
@@ -124,12 +145,12 @@ def test_what_is_no_message_at_all_is_one_line(played, tmp_path, content):
 
 
 def test_so_many_bytes_that_the_disk_would_fill_are_refused(played, tmp_path, monkeypatch):
-    monkeypatch.setattr(remotes_of_ours, "MOST_RETURNED_BYTES", 10)
+    monkeypatch.setattr(remotes_of_ours, "MOST_RETURNED_BYTES", 100)
     remote, other = begun(played, tmp_path)
     for _ in range(2):
         other.say(Piece(number=1, participant="rank1", file="steps.rows", content=b"123456"))
     remote.listen_for(60.0)
-    with pytest.raises(NodeLost, match="more than 10 bytes"):
+    with pytest.raises(NodeLost, match="more than 100 bytes"):
         remote.listen_for(60.0)
 
 
@@ -138,7 +159,7 @@ def test_other_versions_are_named_on_both_ends(tmp_path):
     other = Played(theirs)
     other.say(msgspec.structs.replace(HELLO, torch="1.0", host="old"))
     with pytest.raises(NodeLost, match=r"node 2 \(old\) has torch 1.0 there, .* here: nodes must run the same"):
-        Remote(2, ours, "").meet(HELLO, tmp_path)
+        Remote(2, ours, "").meet(HELLO)
     refused = other.hear()
     assert isinstance(refused, Refused)
     assert "torch 1.0 there" in refused.reason
@@ -184,7 +205,7 @@ class Lively:
             self.served.append(in_thread(self._serve, Node(theirs, home, "the leader", print), starter))
             self.remotes.append(Remote(number, ours, f"host{number}"))
         for remote in self.remotes:
-            remote.meet(HELLO, folder)
+            remote.meet(HELLO)
         self.local = ScriptedStarter(**scripts.get("node0", {}))
         monkeypatch.setattr(sessions_of_ours, "starter_for", self.local.for_cell)
         self.session = NodesSession(self.remotes, "127.0.0.1", HELLO.system)
@@ -271,6 +292,20 @@ def test_ranks_that_outlast_all_others_are_named_after_a_bounded_time(tmp_path, 
     left = launch.collect()
     assert left.lost == "node 2 (host2) didn't end within 1 s after the ranks of another node had"
     assert nodes.starters[1].launches[0].stopped
+
+
+def test_a_rank_that_failed_is_what_happened_though_others_still_wait_for_it(tmp_path, monkeypatch):
+    """As where a package is missing on one node: the others wait for its rank, and are then stopped."""
+    monkeypatch.setattr(sessions_of_ours, "LAST_SECONDS", 1.0)
+    failed = {"exits": [Exit(1, "rank2"), Exit(0, "node2")], "files": FILES}
+    nodes = Lively(tmp_path, monkeypatch, node0={"ends": False}, node1={"ends": False}, node2=failed)
+    launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
+    assert launch.wait(60.0)
+    left = launch.collect()
+    assert left.lost is None
+    assert Exit(1, "rank2") in left.exits
+    assert nodes.local.launches[0].stopped
+    assert nodes.starters[0].launches[0].stopped
 
 
 def test_stopping_a_cell_stops_it_everywhere_and_brings_its_files(tmp_path, monkeypatch):

@@ -61,6 +61,14 @@ def test_a_lost_rank_is_named_and_not_what_the_others_say_about_it(tmp_path):
     assert outcome == Failed(kind="signal", phase="measure", message="rank 1 was lost: SIGKILL: killed from outside")
 
 
+def test_a_rank_that_was_told_to_stop_is_not_who_failed(tmp_path):
+    root = Failed(kind="exception", phase="build", message="ValueError: no")
+    exits = (Exit(-signal.SIGTERM, "rank0"), Exit(1, "rank1"))
+    found = evidence(tmp_path, exits=exits, world_size=2)
+    found.reports["rank1"] = WorkerReport(outcome=root)
+    assert outcome_of(found) == root
+
+
 def test_the_rank_that_failed_first_says_why(tmp_path):
     root = Failed(kind="exception", phase="build", message="ValueError: no")
     exits = (Exit(1, "rank1"), Exit(1, "rank0"))

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from rigdyno.launchers._nodes.messages import Hello
 from rigdyno.launchers._nodes.remote import Remote
@@ -97,7 +96,7 @@ def met(calls: Sequence[tuple[int, str, Call]], own: Hello, say: Callable[[str],
     try:
         for remote in remotes:
             say(f"waiting for {remote}")
-            remote.meet(own, Path.cwd())
+            remote.meet(own)
     except BaseException:
         for remote in remotes:
             remote.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,11 +31,14 @@ from rigdyno.launchers._nodes.messages import (
 )
 from rigdyno.launchers._nodes.streams import Disconnected, Stream
 from rigdyno.schema.layout import CellFolder, returned_names
-from rigdyno.schema.participant import ClockPair, clock_of, on_node
+from rigdyno.schema.participant import ClockPair, clock_of, on_node, ranks_among
 from rigdyno.schema.spec import Cell
 
 HELLO_SECONDS = 60.0  # an interpreter on a slow network disk takes its time
 ANSWER_SECONDS = 30.0  # to a question that takes no time
+MOST_REASON = 300  # characters
+LISTEN_SECONDS = 0.5  # to one node, before the next
+LEAST_PIECE_BYTES = 64  # an empty one costs something, too
 CLOCK_ROUNDS = 8  # the quickest round trip tells most
 MOST_RETURNED_BYTES = 2**32  # of all files of a node in a cell: days of steps
 
@@ -56,6 +60,7 @@ class Remote:
         self._part: _RemotePart | None = None
         self.hello: Hello | None = None
         self.lost: str | None = None  # why, once it is
+        self.heard_at = 0.0  # when it last said something, by time.monotonic
 
     def __str__(self) -> str:
         """By the name that the user gave it, if there is one. What a machine calls itself is never stored."""
@@ -66,7 +71,7 @@ class Remote:
         host = self.name or (self.hello.host if self.hello is not None else "")
         return f"node {self.node} ({host})" if host else f"node {self.node}"
 
-    def meet(self, own: Hello, working_folder: Path) -> None:
+    def meet(self, own: Hello) -> None:
         """Raises what differs, after the node was told, too."""
         self.hello = self._next(Hello, HELLO_SECONDS)
         difference = self.hello.differs_from(own)
@@ -74,7 +79,7 @@ class Remote:
             words = f"{self.with_host()} has {difference}: nodes must run the same"
             self.refuse(words)
             raise NodeLost(words)
-        self._say(Welcome(node=self.node, working_folder=str(working_folder)))
+        self._say(Welcome(node=self.node, working_folder=_working_folder()))
 
     def refuse(self, reason: str) -> None:
         with suppress(NodeLost):
@@ -98,6 +103,10 @@ class Remote:
             uncertainty_ns=(answered_ns - asked_ns + 1) // 2,
         )
 
+    def forget(self) -> None:
+        """What it said of an earlier cell."""
+        self._part = None
+
     def begin(self, number: int, cell: Cell, folder: Path, address: str, port: int) -> None:
         self._part = _RemotePart(self.node, number, cell, folder)
         self._say(Begin(number=number, cell=cell, address=address, port=port))
@@ -107,8 +116,13 @@ class Remote:
         return self._next(Meeting, ANSWER_SECONDS)
 
     def stop(self) -> None:
-        if self._part is not None and self._part.done is None and self.lost is None:
+        if self._part is not None and self.is_working:
             self._say(Stop(number=self._part.number))
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it has begun its part of the cell and may still say how that ended."""
+        return self._part is not None and self._part.done is None and self.lost is None
 
     @property
     def done(self) -> Done | None:
@@ -123,7 +137,8 @@ class Remote:
 
     def listen(self) -> None:
         """Takes what has come, without waiting."""
-        while (message := self._receive(0.0)) is not None:
+        until = time.monotonic() + LISTEN_SECONDS  # others want to be heard, too
+        while time.monotonic() < until and (message := self._receive(0.0)) is not None:
             self._take(message)
 
     def listen_for(self, seconds: float) -> None:
@@ -146,7 +161,7 @@ class Remote:
     def require_no_trouble(self) -> None:
         """A node that could not start its part won't be able to start the next one either; the others wait for it."""
         if self.done is not None and self.done.trouble:
-            raise NodeLost(f"{self} {self.done.trouble}")
+            raise NodeLost(f"{self} {self._storable(self.done.trouble)}")
 
     def _take(self, message: ToLeader) -> None:
         if self._part is None or not isinstance(message, (Piece, Done)):
@@ -159,10 +174,13 @@ class Remote:
     def _receive(self, seconds: float) -> ToLeader | None:
         try:
             content = self._stream.receive(seconds)
-            return None if content is None else _DECODER.decode(content)
+            if content is None:
+                return None
+            self.heard_at = time.monotonic()
+            return _DECODER.decode(content)
         except Disconnected as error:
             raise self._given_up(self._why_gone() or str(error)) from error
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._given_up(f"sends a message that can't be read ({error})") from error
 
     def _say(self, message: ToNode) -> None:
@@ -172,8 +190,16 @@ class Remote:
             raise self._given_up(self._why_gone() or str(error)) from error
 
     def _given_up(self, reason: str) -> NodeLost:
-        self.lost = f"{self} {reason}"
+        self.lost = f"{self} {self._storable(reason)}"
         return NodeLost(self.lost)
+
+    def _storable(self, reason: str) -> str:
+        """In one line of bounded length, without what the machine calls itself."""
+        host = self.hello.host if self.hello is not None else ""
+        for name in filter(None, (host, host.partition(".")[0])):
+            reason = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "its host", reason)
+        printable = "".join(sign if sign.isprintable() else " " for sign in reason)
+        return " ".join(printable.split())[:MOST_REASON]
 
     def end(self) -> None:
         """Tells it that all is over."""
@@ -183,6 +209,16 @@ class Remote:
     def close(self) -> None:
         self.lost = self.lost or f"{self} was left"
         self._stream.close()
+
+
+def _working_folder() -> str:
+    """Empty where there is none any more, or its name is no text."""
+    try:
+        folder = str(Path.cwd())
+        folder.encode()
+    except (OSError, UnicodeEncodeError):
+        return ""
+    return folder
 
 
 class _RemotePart:
@@ -210,7 +246,7 @@ class _RemotePart:
             raise Disconnected(f"sends a file of {piece.participant}, which isn't one of its own participants")
         if piece.file not in returned_names(whose):
             raise Disconnected(f"sends a file '{piece.file[:40]}', which no participant leaves")
-        self._bytes += len(piece.content)
+        self._bytes += LEAST_PIECE_BYTES + len(piece.content)
         if self._bytes > MOST_RETURNED_BYTES:
             raise Disconnected(f"sends more than {MOST_RETURNED_BYTES:,} bytes of files")
         folder = self._folder.participant(whose.id).path
@@ -223,4 +259,12 @@ class _RemotePart:
     def exits(self) -> list[Exit]:
         if self.done is None:
             return []
-        return [Exit(ended.code, ended.participant) for ended in self.done.exits if ended.participant in self._own]
+        named = [Exit(ended.code, ended.participant) for ended in self.done.exits if ended.participant in self._own]
+        if any(ended.code for ended in named):
+            return named
+        # What started its ranks failed, and none of them tells: the first stands for them.
+        ranks = ranks_among(self._own.values())
+        return [
+            *named,
+            *(Exit(ended.code, ranks[0].id) for ended in self.done.exits if ended.participant is None and ranks),
+        ]

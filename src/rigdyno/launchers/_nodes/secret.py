@@ -57,7 +57,7 @@ def _checked(text: str, where: str) -> bytes:
     if not LEAST_CHARACTERS <= len(secret) <= MOST_CHARACTERS:
         bounds = f"{LEAST_CHARACTERS} to {MOST_CHARACTERS} characters"
         raise BadValue(f"the secret in {where} must have {bounds}; make one with: {HOW_TO_MAKE}")
-    return secret.encode()
+    return secret.encode(errors="surrogateescape")
 
 
 def secret_for(address: str, secret: bytes | None) -> bytes:

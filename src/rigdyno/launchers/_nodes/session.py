@@ -48,6 +48,8 @@ class NodesSession:
 
     def start(self, cell: Cell, folder: Path) -> NodesLaunch:
         self._cells += 1
+        for remote in self._remotes:
+            remote.forget()
         taking_part = [remote for remote in self._remotes if remote.node < cell.spec.nodes]
         launch = NodesLaunch(taking_part, self._systems(cell), self._why_lost)
         with launch.stopped_if_it_fails():
@@ -133,9 +135,24 @@ class NodesLaunch:
         over += [self.local.wait(0)] if self.local is not None else []
         if any(over) and self._first_over is None:
             self._first_over = time.monotonic()
-        if not all(over) and self._first_over is not None and time.monotonic() > self._first_over + LAST_SECONDS:
-            self._name_the_missing()
+        if not all(over) and self._waited_long_enough():
+            if self._somebody_failed():  # then the others wait for that one, and it is what happened
+                self.stop()
+            else:
+                self._name_the_missing()
+            return True
         return all(over)
+
+    def _waited_long_enough(self) -> bool:
+        """For who isn't over yet; somebody whose files still come is given more time."""
+        if self._first_over is None:
+            return False
+        heard = [remote.heard_at for remote in self.remotes if remote.done is None]
+        return time.monotonic() > max(self._first_over, *heard, 0.0) + LAST_SECONDS
+
+    def _somebody_failed(self) -> bool:
+        here = self.local is not None and self.local.wait(0) and self.local.ranks.code
+        return bool(here) or any(ended.code for remote in self.remotes for ended in remote.exits())
 
     def _name_the_missing(self) -> None:
         missing = [str(remote) for remote in self.remotes if remote.done is None]
@@ -177,16 +194,18 @@ class NodesLaunch:
 
     def _hear_out(self) -> None:
         """What the others have to say once they are stopped: their files are evidence."""
-        deadline = time.monotonic() + STOP_SECONDS
+        began = time.monotonic()
         for remote in self.remotes:
             with suppress(NodeLost):
-                while remote.done is None and remote.lost is None and time.monotonic() < deadline:
+                while remote.is_working:
+                    if time.monotonic() > max(began, remote.heard_at) + STOP_SECONDS:
+                        break
                     remote.listen_for(0.2)
 
     def collect(self) -> Left:
         if self._lost is not None:
             self.stop()
-        silent = [str(remote) for remote in self.remotes if remote.done is None]
+        silent = [str(remote) for remote in self.remotes if remote.is_working]
         if silent and self._lost is None:
             self._lost = NodeLost(f"{', '.join(silent)} gave no answer within {STOP_SECONDS:g} s of being told to stop")
         exits = [exit_ for remote in self.remotes for exit_ in remote.exits()]
@@ -212,4 +231,4 @@ class NodesLaunch:
 def _worst_first(exits: Sequence[Exit]) -> list[Exit]:
     """A rank that failed is who the others missed; the commands that started ranks tell nothing beside it."""
     named = [each for each in exits if each.participant is not None]
-    return named or list(exits)
+    return named if any(each.code for each in named) else [*exits]

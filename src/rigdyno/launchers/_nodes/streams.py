@@ -115,6 +115,8 @@ class Frames:
 
 def _ready(descriptor: int, event: int, deadline: float) -> bool:
     """Not by select, which knows the first thousand descriptors only."""
+    if descriptor < 0:
+        raise Disconnected("is gone")
     poll = select.poll()
     poll.register(descriptor, event)
     return bool(poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))))
