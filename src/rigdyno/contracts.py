@@ -200,6 +200,7 @@ class Left:
     exits: Sequence[Exit] = ()  # of ranks and samplers
     clocks: Sequence[ClockPair] = ()  # of other nodes
     nodes: Sequence[System] = ()  # what they are
+    out_of_memory: Sequence[int] = ()  # nodes on which the kernel ended a process for want of memory
     lost: str | None = None  # why the session can't go on: a node is gone, a job was cancelled
     lost_kind: FailureKind = "node_lost"
 

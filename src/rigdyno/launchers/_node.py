@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from rigdyno.contracts import Exit, Left
 from rigdyno.launchers._children import Child, worker_environment
-from rigdyno.processes import child_command
+from rigdyno.processes import child_command, oom_kills
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import Participant, on_node, sampler_among
 from rigdyno.schema.spec import Cell
@@ -83,7 +83,7 @@ class NodeLaunch:
     ) -> None:
         """`start` gives the one process that the ranks are, or that starts them; `exits` tells from its exit code how
         they ended. The sampler begins first, so that it sees all of the steps."""
-        self._part, self._exits = part, exits
+        self._part, self._exits, self._oom_kills = part, exits, oom_kills()
         make_folders(part)
         self._sampler = NodeSampler(part, *beside)
         try:
@@ -100,7 +100,8 @@ class NodeLaunch:
         self._sampler.stop()
 
     def collect(self) -> Left:
-        return Left(exits=[*self._exits(self._part, self.ranks.code or 0), *self._sampler.stop()])
+        exits = [*self._exits(self._part, self.ranks.code or 0), *self._sampler.stop()]
+        return Left(exits=exits, out_of_memory=(self._part.node,) if oom_kills() > self._oom_kills else ())
 
 
 def make_folders(part: Part) -> None:

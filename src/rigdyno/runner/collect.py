@@ -10,7 +10,7 @@ from rigdyno import __version__
 from rigdyno.contracts import Left
 from rigdyno.errors import DamagedRun
 from rigdyno.plan.build import benchmark_version
-from rigdyno.runner.outcome import Evidence, oom_kills, outcome_of
+from rigdyno.runner.outcome import Evidence, outcome_of
 from rigdyno.schema.layout import CellFolder, ParticipantFolder
 from rigdyno.schema.participant import ranks_among
 from rigdyno.schema.record import LAUNCHER, Facts, Outcome, RunHead, RunRecord, WorkerReport
@@ -24,7 +24,6 @@ class Ending:
 
     left: Left
     timed_out_after: float | None = None
-    oom_kills_before: int = 0
 
 
 def measured_record(head: RunHead, run: str, cell: Cell, folder: Path, ending: Ending) -> RunRecord:
@@ -36,7 +35,6 @@ def measured_record(head: RunHead, run: str, cell: Cell, folder: Path, ending: E
         ranks=ranks,
         left=ending.left,
         timed_out_after=ending.timed_out_after,
-        oom_killed=oom_kills() > ending.oom_kills_before,
         folder=place,
         began_stepping=any(place.participant(rank.id).rows("steps").exists() for rank in ranks),
     )

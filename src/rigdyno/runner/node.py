@@ -163,7 +163,7 @@ class Node:
             for name in returned_names(each):
                 self._send_file(begun.number, each.id, name)
         exits = tuple(Ended(code=ended.code, participant=ended.participant) for ended in left.exits)
-        self._say(Done(number=begun.number, exits=exits, trouble=trouble))
+        self._say(Done(number=begun.number, exits=exits, out_of_memory=bool(left.out_of_memory), trouble=trouble))
 
     def _send_file(self, number: int, participant: str, name: str) -> None:
         path = CellFolder(self._folder / str(number)).participant(participant).path / name

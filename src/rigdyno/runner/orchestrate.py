@@ -16,7 +16,6 @@ from rigdyno.plan.build import workload_of
 from rigdyno.runner.collect import Ending, measured_record, record_of
 from rigdyno.runner.course import DuelCourse
 from rigdyno.runner.live import LiveRate
-from rigdyno.runner.outcome import oom_kills
 from rigdyno.runner.pairs import PairRun
 from rigdyno.runner.sessions import Sessions
 from rigdyno.runner.signals import termination_as_interrupt
@@ -95,7 +94,6 @@ class Orchestrator:
         return record
 
     def _measured(self, cell: Cell, folder: Path) -> RunRecord:
-        kills_before = oom_kills()
         with disk_errors(folder):
             launch = self.sessions.of(cell).start(cell, folder)
             timed_out = self._watch(launch, cell, folder)
@@ -103,8 +101,7 @@ class Orchestrator:
         if left.lost is not None:
             self.sessions.lose(cell)
         limit = time_limit_seconds(cell.seconds) if timed_out else None
-        ending = Ending(left, limit, kills_before)
-        return measured_record(self.head, self.folder.name, cell, folder, ending)
+        return measured_record(self.head, self.folder.name, cell, folder, Ending(left, limit))
 
     def _pair(self, a: Cell, b: Cell) -> list[RunRecord]:
         """The two arms of a duel, which run together."""

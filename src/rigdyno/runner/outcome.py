@@ -29,7 +29,6 @@ class Evidence:
     ranks: Sequence[Participant]
     left: Left
     timed_out_after: float | None
-    oom_killed: bool
     folder: CellFolder
     began_stepping: bool
 
@@ -85,16 +84,16 @@ def _without_report(lost: Exit, evidence: Evidence) -> Failed:
     rank = next(each for each in evidence.ranks if each.id == lost.participant)
     who = f"rank {rank.rank} was lost: " if len(evidence.ranks) > 1 else ""
     if lost.code < 0:
-        return _by_signal(lost.code, who, evidence)
+        return _by_signal(lost.code, who, rank.node, evidence)
     launcher_log = evidence.folder.participant(sampler_of(rank.node).id).launcher_log
     words = _last_words(evidence.folder.participant(rank.id).log) or _last_words(launcher_log)
     message = f"{who}left no report, exit code {lost.code}{words}"
     return Failed(kind="exit", phase=_phase(evidence, "start"), message=message)
 
 
-def _by_signal(code: int, who: str, evidence: Evidence) -> Failed:
+def _by_signal(code: int, who: str, node: int, evidence: Evidence) -> Failed:
     name, phase = signal_name(code), _phase(evidence, "build")
-    if name == "SIGKILL" and evidence.oom_killed:
+    if name == "SIGKILL" and node in evidence.left.out_of_memory:
         return Failed(kind="out_of_memory", phase=phase, message=f"{who}killed by the kernel: the memory ran out")
     advice = _ADVICE.get(name)
     return Failed(kind="signal", phase=phase, message=who + (f"{name}: {advice}" if advice else name))
@@ -107,12 +106,3 @@ def _last_words(log: Path) -> str:
     except OSError:
         return ""
     return f" ({lines[-1].strip()[:200]})" if lines else ""
-
-
-def oom_kills() -> int:
-    """How many processes the kernel has ended for want of memory, cgroups included; 0 where it doesn't say."""
-    try:
-        text = Path("/proc/vmstat").read_text()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)

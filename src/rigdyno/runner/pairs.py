@@ -17,7 +17,6 @@ from rigdyno.clock import Clock
 from rigdyno.contracts import Launch, Observer, Progress
 from rigdyno.launchers.process import ProcessSession
 from rigdyno.runner.collect import Ending, measured_record
-from rigdyno.runner.outcome import oom_kills
 from rigdyno.runner.referee import Referee
 from rigdyno.runner.turns import ArmLost, ArmStuck, Seat, socket_pair
 from rigdyno.schema.record import RunHead, RunRecord
@@ -49,7 +48,6 @@ class PairRun:
     _stuck: list[bool] = field(default_factory=lambda: [False, False])
 
     def measure(self) -> tuple[RunRecord, RunRecord]:
-        kills_before = oom_kills()
         self._began_ns = self._next_tick_ns = self.clock.now_ns()
         with disk_errors(self.folders[0].parent), self._launched() as (launches, ends):
             self._play(ends)
@@ -58,8 +56,7 @@ class PairRun:
             self._see_off(launches)
             left = [launch.collect() for launch in launches]
         endings = [
-            Ending(each, self.limit_seconds if stuck else None, kills_before)
-            for each, stuck in zip(left, self._stuck, strict=True)
+            Ending(each, self.limit_seconds if stuck else None) for each, stuck in zip(left, self._stuck, strict=True)
         ]
         a, b = (
             measured_record(self.head, self.run, cell, folder, ending)

@@ -12,13 +12,12 @@ from rigdyno.schema.record import Completed, Failed, Quality, Skipped, WorkerRep
 from support import a_rank
 
 
-def evidence(tmp_path, *, reports=(), exits=(), world_size=1, lost=None, **changes):
+def evidence(tmp_path, *, reports=(), exits=(), world_size=1, lost=None, out_of_memory=(), **changes):
     fields = {
         "reports": {f"rank{rank}": report for rank, report in enumerate(reports)},
         "ranks": [a_rank(number) for number in range(world_size)],
-        "left": Left(exits=exits, lost=lost),
+        "left": Left(exits=exits, lost=lost, out_of_memory=out_of_memory),
         "timed_out_after": None,
-        "oom_killed": False,
         "folder": CellFolder(tmp_path),
         "began_stepping": True,
     }
@@ -121,9 +120,12 @@ def test_a_signal_is_named(tmp_path, number):
 
 
 def test_a_kill_by_the_kernel_for_want_of_memory_is_told_from_any_other(tmp_path):
-    outcome = outcome_of(evidence(tmp_path, exits=ended(-signal.SIGKILL), oom_killed=True))
+    outcome = outcome_of(evidence(tmp_path, exits=ended(-signal.SIGKILL), out_of_memory=(0,)))
     assert isinstance(outcome, Failed)
     assert outcome.kind == "out_of_memory"
+    elsewhere = outcome_of(evidence(tmp_path, exits=ended(-signal.SIGKILL), out_of_memory=(1,)))
+    assert isinstance(elsewhere, Failed)
+    assert elsewhere.kind == "signal"
 
 
 def test_a_time_out_is_told_from_the_signal_that_ended_it(tmp_path):

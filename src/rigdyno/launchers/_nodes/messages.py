@@ -82,6 +82,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     number: int
     exits: tuple[Ended, ...] = ()
+    out_of_memory: bool = False  # the kernel ended a process for want of memory
     trouble: str = ""  # why the node could not start its part, or won't take part any more
 
 

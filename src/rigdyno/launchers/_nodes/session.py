@@ -209,13 +209,15 @@ class NodesLaunch:
         if silent and self._lost is None:
             self._lost = NodeLost(f"{', '.join(silent)} gave no answer within {STOP_SECONDS:g} s of being told to stop")
         exits = [exit_ for remote in self.remotes for exit_ in remote.exits()]
-        here = self.local.collect().exits if self.local is not None else []
+        here = self.local.collect() if self.local is not None else Left()
+        there = [remote.node for remote in self.remotes if remote.done is not None and remote.done.out_of_memory]
         with suppress(NodeLost):
             if self._lost is None:
                 self.compare_clocks("end")
         kind, words = self._reason()
         return Left(
-            exits=_worst_first([*here, *exits]),
+            exits=_worst_first([*here.exits, *exits]),
+            out_of_memory=[*here.out_of_memory, *there],
             clocks=self._clocks,
             nodes=self._systems,
             lost=words,
