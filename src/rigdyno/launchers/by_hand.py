@@ -17,12 +17,13 @@ from typing import ClassVar
 
 from rigdyno.contracts import Opening, Requirement, Scope
 from rigdyno.errors import RigdynoError
-from rigdyno.launchers._address import address_of, family_of, split_endpoint
+from rigdyno.launchers._address import address_of, split_endpoint
 from rigdyno.launchers._nodes.messages import Hello, hello
 from rigdyno.launchers._nodes.remote import NodeLost, Remote
 from rigdyno.launchers._nodes.secret import Sealed, sealed_by_leader, secret_for
 from rigdyno.launchers._nodes.session import NodesSession
 from rigdyno.launchers._nodes.streams import Disconnected, Frames
+from rigdyno.launchers.torchrun import listening_at
 
 JOIN_SECONDS = 120.0  # somebody walks from one node to the next and types
 POLL_SECONDS = 0.2
@@ -55,16 +56,11 @@ class ByHand:
 
 
 def _listening(address: str, port: int, endpoint: str) -> socket.socket:
-    listener = socket.socket(family_of(address))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((address, port))
-        listener.listen()
+        return listening_at(address, port)
     except OSError as error:
-        listener.close()
         reason = (error.strerror or str(error)).lower()
         raise NoMeeting(f"can't open {endpoint}: {reason}; is the address this node's, and free?") from error
-    return listener
 
 
 def stream_over(connection: socket.socket) -> Frames:

@@ -180,7 +180,7 @@ class Allocation:
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
-        if not self._ended_within(END_SECONDS if self._process.stdout and self._granted else 0.0):
+        if not self._ended_within(END_SECONDS if self._granted else 0.0):
             self._process.terminate()
             if not self._ended_within(END_SECONDS):
                 self._process.kill()

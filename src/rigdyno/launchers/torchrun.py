@@ -47,11 +47,12 @@ class TorchrunSession:
         """Nothing stays open between two cells."""
 
 
-def listening_at(address: str) -> socket.socket:
-    """A free port of this address alone: PyTorch's own store would listen on every interface of the machine."""
+def listening_at(address: str, port: int = 0) -> socket.socket:
+    """On this address alone, by default at a free port: PyTorch's own store would listen on every interface."""
     listener = socket.socket(family_of(address))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((address, 0))
+        listener.bind((address, port))
         listener.listen()
     except OSError:
         listener.close()
