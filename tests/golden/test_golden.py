@@ -30,7 +30,9 @@ def held_against(path, text):
 
 
 def a_rate(value, low, high, unit, n=120):
-    return Estimate(value=value, low=low, high=high, confidence=0.95, n=n, unit=unit, method="sum over sum, by hand")
+    confidence = None if low is None else 0.95
+    method = "sum over sum, by hand"
+    return Estimate(value=value, low=low, high=high, confidence=confidence, n=n, unit=unit, method=method)
 
 
 def every_entry():
@@ -53,7 +55,7 @@ def every_entry():
             },
         ),
         Row(status="SUSPECT", entries={"what": Text(text=label), "rate": a_rate(0.000_004, 2e-6, 5e-6, "s/launch")}),
-        Row(status="INVALID", entries={"what": Text(text="one value"), "rate": a_rate(5, 5, 5, "it/s", n=1)}),
+        Row(status="INVALID", entries={"what": Text(text="one value"), "rate": a_rate(5, None, None, "it/s", n=1)}),
         Row(
             status="FAILED",
             entries={"what": Text(text="crashed"), "rate": Missing(reason="SIGILL: no such instruction")},
@@ -154,7 +156,29 @@ def test_csv_is_read_back_with_every_figure():
     assert by_place["crashed", "rate"]["reason"] == "SIGILL: no such instruction"
     assert by_place["not here", "rate"]["status"] == "SKIPPED"
     assert by_place["NVIDIA RTX 3060", "rate"]["method"] == "published: somewhere"
+    one = by_place["one value", "rate"]
+    assert [one[name] for name in ("value", "low", "high", "confidence", "n")] == ["5", "", "", "", "1"]
     assert len(lines) == 9
+
+
+def test_a_line_carries_all_that_identifies_its_row():
+    """Rows that agree in the first column are still told apart."""
+    columns = (
+        Column(key="nodes", title="nodes", identifies=True),
+        Column(key="ranks", title="ranks", identifies=True),
+        Column(key="rate", title="rate"),
+    )
+    rows = tuple(
+        Row(
+            entries={"nodes": Text(text="1"), "ranks": Text(text=ranks), "rate": a_rate(5, 4, 6, "it/s")},
+            notes=("measured in run 7",),
+        )
+        for ranks in "12"
+    )
+    view = View(title="", tables=(Table(title="t", columns=columns, rows=rows),))
+    lines = list(csv.DictReader(io.StringIO(catalogue.load("format", "csv")(view, Page()))))
+    assert [line["row"] for line in lines] == ["nodes 1, ranks 1", "nodes 1, ranks 2"]
+    assert {line["notes"] for line in lines} == {"measured in run 7"}
 
 
 def test_markdown_lets_no_label_break_out():

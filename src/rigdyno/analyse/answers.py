@@ -19,10 +19,10 @@ def answer_to(ratio: Estimate, margin: float = MARGIN) -> Answer:
     """Faster or slower only if the whole interval lies beyond the margin, same only if it lies wholly inside."""
     if not 0 < margin < 1:
         raise BadValue(f"a margin lies between 0 and 1, not at {margin}")
-    if ratio.confidence == 0:
+    if ratio.interval is None:
         return "undecided"  # a value without an interval decides nothing
     bound = math.log1p(margin)
-    low, high = math.log(ratio.low), math.log(ratio.high)
+    low, high = map(math.log, ratio.interval)
     if low > bound:
         return "faster"
     if high < -bound:
@@ -36,14 +36,14 @@ def in_words(name: str, ratio: Estimate, answer: Answer) -> str:
         verdict = "the same" if answer == "same" else "undecided"
         return f"{name}: {verdict}; its rate differs by {signed_percent(ratio.value)}{_range(ratio)}"
     if not 1 / MANIFOLD < ratio.value < MANIFOLD:
-        value, low, high = (show_number(number) for number in (ratio.value, ratio.low, ratio.high))
+        value, low, high = (show_number(number) for number in (ratio.value, *ratio.ends))
         return f"{name} is {value} times as fast ({low} to {high})"
-    ends = sorted(abs(end - 1) for end in (ratio.low, ratio.high))
+    ends = sorted(abs(end - 1) for end in ratio.ends)
     return f"{name} is {show_percent(abs(ratio.value - 1))} {answer} ({_bare(ends[0])} to {show_percent(ends[1])})"
 
 
 def _range(ratio: Estimate) -> str:
-    return "" if ratio.confidence == 0 else f" ({signed_percent(ratio.low)} to {signed_percent(ratio.high)})"
+    return "" if ratio.interval is None else f" ({' to '.join(map(signed_percent, ratio.interval))})"
 
 
 def signed_percent(ratio: float) -> str:

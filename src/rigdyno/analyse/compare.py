@@ -49,7 +49,7 @@ def regressions(comparisons: Sequence[Comparison], share: float) -> list[Compari
     return [
         each
         for each in comparisons
-        if each.answer == "slower" and isinstance(each.ratio, Estimate) and each.ratio.high < 1 - share
+        if each.answer == "slower" and isinstance(each.ratio, Estimate) and each.ratio.ends[1] < 1 - share
     ]
 
 

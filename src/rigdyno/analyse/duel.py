@@ -81,12 +81,7 @@ def pair_figure(pair: Pair) -> PairFigure:
     ratios = median_estimate(log_ratios(_turns(pair.a), _turns(pair.b)), "x", of="paired turns")
     return PairFigure(
         pair=pair.number,
-        ratio=replace(
-            ratios,
-            value=math.exp(ratios.value),
-            low=math.exp(ratios.low),
-            high=math.exp(ratios.high),
-        ),
+        ratio=ratios.mapped(math.exp, "x"),
         seconds=max(pair.a.record.seconds, pair.b.record.seconds),
     )
 
@@ -129,7 +124,7 @@ def meaningless_below(duel: Duel) -> float | None:
     ratio = duel.comparison.ratio
     if isinstance(ratio, Missing) or len(duel.pairs) < FEWEST_FOR_NOISE:
         return None
-    return max(abs(ratio.high - 1), abs(1 - ratio.low))
+    return max(abs(end - 1) for end in ratio.ends)
 
 
 def _turns(cell: CellData) -> Rows:
@@ -179,15 +174,14 @@ def judged(plan: DuelPlan, figures: Sequence[PairFigure], lost: tuple[str, ...])
         answer=answer,
         sentence=in_words("B", ratio, answer),
     )
-    half = None if len(figures) < 2 else (math.log(ratio.high) - math.log(ratio.low)) / 2
+    half = None if ratio.interval is None else math.log(ratio.interval[1] / ratio.interval[0]) / 2
     return Duel(comparison=comparison, pairs=tuple(figures), lost=lost, half_width=half, seconds_to_decide=to_decide)
 
 
 def _over_pairs(figures: Sequence[PairFigure]) -> Estimate:
     """One pair of processes may say how steady it was itself, and nothing about the code."""
     if len(figures) < 2:
-        only = figures[0].ratio
-        return replace(only, low=only.value, high=only.value, confidence=0.0, method="one pair: no interval")
+        return figures[0].ratio.without_interval("one pair: no interval")
     of = "process pairs' medians of paired turns"
     return across_processes([figure.ratio.value for figure in figures], "x", of=of)
 

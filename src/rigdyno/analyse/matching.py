@@ -62,6 +62,7 @@ def name_of(spec: RunSpec, kind: str | None = None) -> str:
     parts = [spec.workload, *(f"{name}={value}" for name, value in spec.options.items())]
     parts += [spec.update] if spec.update != "plain" else []
     parts += [f"{spec.arrangement} x {spec.world_size}"] if spec.world_size > 1 else []
+    parts += [f"on {spec.nodes} nodes"] if spec.nodes > 1 else []
     return " ".join(parts) + (f", {kind}" if kind is not None else "")
 
 

@@ -29,6 +29,8 @@ def median_estimate(
     apart where neighbours resemble each other. For values known to be independent it is exact for any distribution."""
     series, confidence = _finite(values, "values"), _share(confidence)
     n, ordered = len(series), np.sort(series)
+    if n == 1:
+        return Estimate(value=float(ordered[0]), n=1, unit=unit, method=f"median of {of}, {NO_INTERVAL}")
     rank, reached = median_ranks(n, confidence) if independent else correlated_ranks(series, confidence)
     return Estimate(
         value=float(np.median(ordered)),
@@ -42,8 +44,6 @@ def median_estimate(
 
 
 def _median_method(n: int, confidence: float, reached: float, independent: bool) -> str:
-    if n == 1:
-        return NO_INTERVAL
     if reached < confidence:
         return f"smallest to largest value: these {n} give {100 * reached:.1f} % at most"
     return "order statistics" if independent else "order statistics, wider for correlation"
@@ -84,9 +84,7 @@ def throughput_estimate(items: ArrayLike, seconds: ArrayLike, unit: str, confide
     _check_steps(counts, times)
     n, rate = len(times), float(counts.sum() / times.sum())
     if n == 1:
-        return Estimate(
-            value=rate, low=rate, high=rate, confidence=0.0, n=1, unit=unit, method=f"sum over sum, {NO_INTERVAL}"
-        )
+        return Estimate(value=rate, n=1, unit=unit, method=f"sum over sum, {NO_INTERVAL}")
     spread = _relative_half_width(counts, times, _share(confidence))
     low, high = rate * math.exp(-spread), rate * math.exp(spread)
     return Estimate(value=rate, low=low, high=high, confidence=confidence, n=n, unit=unit, method=BY_BLOCKS)
@@ -112,15 +110,13 @@ def sum_over_ranks(rates: Sequence[Estimate]) -> Estimate:
     """Their bounds are added up: ranks of one run are disturbed together, so nothing averages out."""
     if len(rates) == 1:
         return rates[0]
-    return replace(
-        rates[0],
-        value=sum(rate.value for rate in rates),
-        low=sum(rate.low for rate in rates),
-        high=sum(rate.high for rate in rates),
-        confidence=min(rate.confidence for rate in rates),
-        n=min(rate.n for rate in rates),
-        method=f"sum of {len(rates)} ranks, each: {rates[0].method}",
-    )
+    value, n = sum(rate.value for rate in rates), min(rate.n for rate in rates)
+    total = replace(rates[0], value=value, n=n, method=f"sum of {len(rates)} ranks, each: {rates[0].method}")
+    intervals = [rate.interval for rate in rates if rate.interval is not None]
+    if len(intervals) < len(rates):
+        return total.without_interval(f"sum of {len(rates)} ranks, {NO_INTERVAL}")
+    low, high = (sum(ends) for ends in zip(*intervals, strict=True))
+    return replace(total, low=low, high=high, confidence=min(rate.confidence or 0.0 for rate in rates))
 
 
 def across_processes(
@@ -148,9 +144,7 @@ def log_ratio_estimate(
     ratio, n = math.exp(difference), min(len(above), len(below))
     method = f"ratio of geometric means of {len(above)} and {len(below)} {of}"
     if n < 2:
-        return Estimate(
-            value=ratio, low=ratio, high=ratio, confidence=0.0, n=n, unit="x", method=f"{method}, no interval"
-        )
+        return Estimate(value=ratio, n=n, unit="x", method=f"{method}, no interval")
     half = _welch_half_width(above, below, _share(confidence))
     low, high = math.exp(difference - half), math.exp(difference + half)
     return Estimate(

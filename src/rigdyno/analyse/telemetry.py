@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rigdyno.analyse.streams import Rows
+from rigdyno.units import NS_PER_S
 
 CORE_USAGE = re.compile(r"cpu\d+")
 WORKER_CPU = "worker_cpu_share"
@@ -52,8 +53,21 @@ def readings(telemetry: Rows | None, channel: str, span: Span) -> Readings | Non
 
 
 def mean_reading(telemetry: Rows | None, channel: str, span: Span) -> float | None:
-    found = readings(telemetry, channel, span)
-    return None if found is None else float(found.values.mean())
+    """Over time. A reading tells of the time since the one before it, so the first one behind the span counts as well:
+    a span may be shorter than the time between two readings."""
+    if telemetry is None or len(telemetry) == 0 or channel not in (telemetry.dtype.names or ()):
+        return None
+    values, weights = telemetry[channel], _overlaps_ns(telemetry["at_ns"], span)
+    known = np.isfinite(values) & (weights > 0)
+    return float(np.average(values[known], weights=weights[known])) if known.any() else None
+
+
+def _overlaps_ns(at_ns: NDArray[np.int64], span: Span) -> NDArray[np.int64]:
+    """How much of the span each reading covers; the first covers as much as the second."""
+    first = at_ns[0] - (at_ns[1] - at_ns[0]) if len(at_ns) > 1 else at_ns[0] - NS_PER_S // 2
+    begins = np.concatenate(([first], at_ns[:-1]))
+    covered: NDArray[np.int64] = np.minimum(at_ns, span.end_ns) - np.maximum(begins, span.start_ns)
+    return np.maximum(0, covered, dtype=np.int64)
 
 
 def pushed_aside_share(telemetry: Rows | None, span: Span) -> float | None:

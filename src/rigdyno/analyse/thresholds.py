@@ -10,6 +10,10 @@ from __future__ import annotations
 # The order-statistic interval of a median needs 6 values for 95 %; ten leave room for a hiccup or two among them.
 FEW_ROWS = 10
 
+# Seconds from the first steady row to the last. The sampler reads twice a second: in a shorter time it can't have seen
+# what the machine did, and a neighbour's burst lasts longer than that.
+LEAST_SECONDS = 0.5
+
 # Rows that hang together: thirty may be worth four, and an interval made of them claims too much. Of simulated streams
 # of independent rows, none of 30 and none of 20 was called worth fewer than five, but 14 % of those of ten were: below
 # twenty rows correlation can't be told from chance.

@@ -26,7 +26,7 @@ from rigdyno.analyse.steady import MIN_STEPS, trend
 from rigdyno.analyse.streams import step_seconds
 from rigdyno.analyse.verdict import Finding, merged
 from rigdyno.schema.participant import Participant
-from rigdyno.units import show_percent
+from rigdyno.units import show_percent, show_seconds
 
 
 def findings(evidence: Evidence) -> list[Finding]:
@@ -55,6 +55,14 @@ def _too_few_independent(evidence: Evidence) -> Spoken:
         return None
     few = f"{len(durations)} rows hang together and are worth {worth:.1f} independent ones"
     return "SUSPECT", f"too few steady {evidence.steps_name}: {few}; try a larger --budget"
+
+
+def too_short(evidence: Evidence) -> Spoken:
+    if len(evidence.kept) == 0 or evidence.seconds >= thresholds.LEAST_SECONDS:
+        return None
+    least = show_seconds(thresholds.LEAST_SECONDS)
+    few = f"only {show_seconds(evidence.seconds)} of steady {evidence.steps_name}, less than {least}"
+    return "SUSPECT", f"{few}; try a larger --budget"
 
 
 def never_settled(evidence: Evidence) -> Spoken:
@@ -123,6 +131,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         too_few_steps,
+        too_short,
         never_settled,
         drifting,
         throttled,

@@ -10,7 +10,7 @@ from rigdyno.errors import BadValue
 from rigdyno.schema.estimate import Estimate, Reason, Validity, Verdict
 from rigdyno.units import show_percent, show_scaled
 
-RULE_VERSION = 2  # raised whenever a rule or a threshold changes: a verdict is cached only with it
+RULE_VERSION = 3  # raised whenever a rule or a threshold changes: a verdict is cached only with it
 
 # How far a figure's lower bound may exceed the upper bound of a physical limit: the limit is itself a measurement of
 # the same noisy machine, by a kernel that may not be the best possible one.
@@ -70,24 +70,25 @@ def above_limit(figure: Estimate, limit: Estimate) -> Finding | None:
     """A figure that physics forbids measures something else than it says."""
     if figure.unit != limit.unit:
         raise BadValue(f"a figure in {figure.unit} can't be held against a limit in {limit.unit}")
-    if figure.low <= limit.high * (1 + LIMIT_MARGIN):
+    least, most = figure.ends[0], limit.ends[1]
+    if least <= most * (1 + LIMIT_MARGIN):
         return None
-    excess = show_percent(figure.low / limit.high - 1)
+    excess = show_percent(least / most - 1)
     sentence = (
-        f"at least {show_scaled(figure.low, figure.unit)} is {excess} above this machine's own limit "
-        f"of at most {show_scaled(limit.high, limit.unit)}"
+        f"at least {show_scaled(least, figure.unit)} is {excess} above this machine's own limit "
+        f"of at most {show_scaled(most, limit.unit)}"
     )
     return Finding("INVALID", "above_limit", sentence)
 
 
 def imprecise(figure: Estimate, steps_name: str = "steps") -> Finding | None:
     """An interval so wide that the figure in its middle says next to nothing."""
-    if figure.confidence == 0 or figure.value <= 0:
+    if figure.interval is None or figure.value <= 0:
         return None  # a single row has no interval: its number is what is said about it
-    width = max(figure.high - figure.value, figure.value - figure.low) / figure.value
-    if width <= IMPRECISE:
+    low, high = figure.interval
+    if max(high - figure.value, figure.value - low) / figure.value <= IMPRECISE:
         return None
-    interval = f"{show_scaled(figure.low, figure.unit)} to {show_scaled(figure.high, figure.unit)}"
+    interval = f"{show_scaled(low, figure.unit)} to {show_scaled(high, figure.unit)}"
     return Finding("SUSPECT", "imprecise", f"the {steps_name} differ so much that their rate may be {interval}")
 
 

@@ -54,10 +54,7 @@ def change(ratio: Estimate | Missing) -> Estimate | Missing:
     """In percent of the baseline: -3 is 3 % slower."""
     if isinstance(ratio, Missing):
         return ratio
-    low, value, high = (100 * (bound - 1) for bound in (ratio.low, ratio.value, ratio.high))
-    return Estimate(
-        value=value, low=low, high=high, confidence=ratio.confidence, n=ratio.n, unit="%", method=ratio.method
-    )
+    return ratio.mapped(lambda bound: 100 * (bound - 1), "%")
 
 
 def _weaknesses(compared: Comparison) -> tuple[str, ...]:

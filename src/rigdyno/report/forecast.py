@@ -99,7 +99,7 @@ def _as_given(point: Point, unit: str) -> Estimate:
 
 
 def _bare(value: float, unit: str, method: str) -> Estimate:
-    return Estimate(value=value, low=value, high=value, confidence=0.0, n=1, unit=unit, method=method)
+    return Estimate(value=value, n=1, unit=unit, method=method)
 
 
 def _rates(figures: Sequence[Figure], forecast: Forecast) -> Table:
@@ -127,10 +127,8 @@ def _speedup(figure: Figure, one: float) -> Estimate:
 
 def _step(figure: Figure, batch: int) -> Estimate:
     """How long one step takes: the more throughput, the shorter."""
-    rate, items = figure.rate, figure.devices * batch
-    return msgspec.structs.replace(
-        rate, value=items / rate.value, low=items / rate.high, high=items / rate.low, unit="s"
-    )
+    items = figure.devices * batch
+    return figure.rate.mapped(lambda rate: items / rate, "s")
 
 
 def _job(figures: Sequence[Figure], work: Work, unit: str) -> Table:
@@ -156,8 +154,10 @@ def _row(figure: Figure, entries: dict[str, Entry]) -> Row:
 def _span(figure: Figure, shown: Callable[[float], str]) -> str:
     """From the quickest to the slowest."""
     rate = figure.rate
-    interval = f" [{shown(rate.high)}, {shown(rate.low)}]" if rate.n > 1 else ""
-    return shown(rate.value) + interval
+    if rate.interval is None:
+        return shown(rate.value)
+    low, high = rate.interval
+    return f"{shown(rate.value)} [{shown(high)}, {shown(low)}]"
 
 
 def _energy(watts: float, items: float, rate: float) -> str:
@@ -176,8 +176,8 @@ def _plot(forecast: Forecast) -> Plot:
         over="devices",
         seconds=tuple(float(figure.devices) for figure in (*measured, *foretold)),
         values=(*values, *(rate.value for rate in rates)),
-        lows=(*values, *(rate.low for rate in rates)),
-        highs=(*values, *(rate.high for rate in rates)),
+        lows=(*values, *(rate.ends[0] for rate in rates)),
+        highs=(*values, *(rate.ends[1] for rate in rates)),
         band_title=f"{show_percent(CONFIDENCE)} interval",
         forecast_from=len(measured),
         mark_seconds=float(forecast.curve.largest),

@@ -24,10 +24,10 @@ def entry_text(entry: Entry | None) -> str:
 def estimate_text(estimate: Estimate) -> str:
     """`31.2 it/s [30.9, 31.5]`: value and interval with one prefix."""
     _, prefix, factor = prefixed(estimate.value, estimate.unit)
-    numbers = [number * factor for number in (estimate.value, estimate.low, estimate.high)]
+    numbers = [number * factor for number in (estimate.value, *(estimate.interval or ()))]
     # Percentages are differences: digits that a large one has no use for would make a small one look certain.
-    value, low, high = (f"{round(n, 1) + 0.0:.1f}" if estimate.unit == "%" else show_number(n) for n in numbers)
-    return f"{value} {prefix}{estimate.unit}" + (f" [{low}, {high}]" if estimate.n > 1 else "")
+    value, *ends = (f"{round(n, 1) + 0.0:.1f}" if estimate.unit == "%" else show_number(n) for n in numbers)
+    return f"{value} {prefix}{estimate.unit}" + (f" [{', '.join(ends)}]" if ends else "")
 
 
 def published_text(entry: Published) -> str:

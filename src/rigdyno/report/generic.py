@@ -90,7 +90,7 @@ def _memory(measurement: Measurement) -> Entry:
         return Missing(reason="peak memory can't be read here")
     peak = float(max(peaks))
     method = "largest peak of the processes"
-    return Estimate(value=peak, low=peak, high=peak, confidence=0.0, n=1, unit="B", method=method)
+    return Estimate(value=peak, n=1, unit="B", method=method)
 
 
 def _soak_plot(measurement: Measurement) -> Plot:

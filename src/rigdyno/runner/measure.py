@@ -23,14 +23,14 @@ from rigdyno.units import NS_PER_MS, NS_PER_S
 MIN_WARM_UP_ROWS = 5
 MIN_WARM_UP_SHARE = 0.2  # of the budget: long steps must not spend all of it on warming up
 LEAST_WARM_UP_ROWS = 2  # the first step may compile for longer than the whole budget, and the second doesn't
-MIN_MEASURED_SHARE = 0.2  # of the budget, even where warming up has spent it all
+MIN_MEASURED_SHARE = 0.2  # of the budget, even where a first step has spent it all
 MAX_WARM_UP_SHARE = 0.5  # a stream that won't settle is measured all the same, and judged by its samples
 BLOCK_NS = 1 * NS_PER_MS  # shorter rows would measure the clock
 ASYNCHRONOUS_BLOCK_NS = 10 * NS_PER_MS  # synchronising stalls a device's queue: do it rarely
 FLUSH_NS = NS_PER_S // 2  # what a crash may cost
 BUFFER_ROWS = 4096
 BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
-STRETCH_NS = NS_PER_S  # of a soak: how often ranks ask each other whether the time is up
+STRETCH_NS = NS_PER_S  # how often ranks ask each other whether the time is up
 
 _ROW, _ROWS = struct.Struct(STEP_STRUCT), np.dtype(list(STEP_FIELDS))
 _FLAGS = slice(_ROW.size - 2, None, _ROW.size)  # the low byte of every row's last field
@@ -91,6 +91,9 @@ class StepMeter:
 
     `step(items=1.0, kind=0)` is to be called at the end of every step.
 
+    The time of the budget is kept, however slow the steps become: a machine that got busy must not make a run of ten
+    seconds one of five minutes. What comes later is cut, quick or slow, so no stream is favoured.
+
     `agree` gives every rank the largest of their numbers, and waits for all of them; None: there is one rank. It is
     called at the same rows on every rank, never by the clock: ranks that called it a step apart would wait for ever.
     """
@@ -124,15 +127,16 @@ class StepMeter:
         self._warm_rows, self._next_look, self._steady = 0, MIN_WARM_UP_ROWS * kinds, False
         self._flags = WARM_UP
         self._usual_items, self._lane_steps, self._lane_step_ns = 1.0, 1, 0.0
-        self._rows_due = math.inf  # counted from the last flush
+        self._rows_due: float = math.inf  # until the next decision, counted from the last flush
+        self._rows_wanted: float = math.inf  # beyond those that are due
+        self._measured_rows = 0  # that are on disk
+        self._row_ns = 0.0  # lately; 0: not known yet
         self._running = True
         if synchronise is not None:
             synchronise()
         self._began_ns = self._start_ns = self._flushed_ns = self._last_ns = self._now_ns()
         self._look_ns: float = self._began_ns + FLUSH_NS
-        self._end_ns = math.inf
-        if budget is not None and budget.stop == "clock":
-            self._end_ns = self._began_ns + budget.seconds * NS_PER_S
+        self._end_ns = math.inf if budget is None else self._began_ns + budget.seconds * NS_PER_S
 
     def more(self) -> bool:
         return self._running
@@ -210,26 +214,45 @@ class StepMeter:
         """What needn't be done after every row, and belongs to no step: the next one begins when it is over."""
         self._leave_lane()
         now_ns = self._start_ns
-        if self._rows_left() <= 0:
+        if not self._flags:
             self._running = self._goes_on(now_ns)
-        elif self._ends_by_clock and self._alone and not self._flags:
-            self._running = self._spent(now_ns) < 1
         if not now_ns - FLUSH_NS < self._flushed_ns <= now_ns or self._buffered() >= BUFFER_ROWS:
+            if not self._flags:
+                self._row_ns = max(0.0, (now_ns - self._flushed_ns) / max(1, self._buffered()))
             self._flush()
             self._flushed_ns = now_ns
+            if self._alone:
+                self._lengthen_block()
         self._look_ns = min(self._flushed_ns + FLUSH_NS, self._end_ns)
         self._begin_step()
 
-    @property
-    def _ends_by_clock(self) -> bool:
-        return self._budget is not None and self._budget.stop == "clock"
-
     def _goes_on(self, now_ns: int) -> bool:
-        """All rows are there. Ranks that end by the clock got them for a stretch of time, and may get another."""
-        if self._alone or not self._ends_by_clock or not self._largest(int(self._spent(now_ns) < 1)):
+        """One rank goes by the clock. Several get their rows for a stretch of time, and may then get another: the first
+        whose time is up ends it for all."""
+        if self._rows_left() > 0:
+            return not self._alone or not self._is_over(now_ns)
+        if self._alone or self._rows_wanted <= 0 or self._largest(int(self._is_over(now_ns))):
             return False
-        self._rows_due += self._agreed_rows(STRETCH_NS)
+        self._lengthen_block()
+        self._give_rows(now_ns)
         return True
+
+    def _lengthen_block(self) -> None:
+        """Where the steps became quicker than those that it was chosen by: a neighbour has gone."""
+        if self._kinds > 1:
+            return
+        known = 0 < self._row_ns < self._block_ns
+        longer = self._largest(math.ceil(self._block * self._block_ns / self._row_ns) if known else 0)
+        if longer > self._block:
+            for_same = self._block / longer
+            self._rows_due, self._rows_wanted = for_same * self._rows_left(), for_same * self._rows_wanted
+            self._rows_due += self._buffered()
+            self._block, self._row_ns = longer, self._row_ns / for_same
+            self._lane.open(math.nan, 0, 0.0)  # for nothing: a step is no row any more
+
+    def _is_over(self, now_ns: int) -> bool:
+        """A row of each kind is the least that there can be."""
+        return now_ns >= self._end_ns and self._measured_rows + self._buffered() >= self._kinds
 
     def _begin_step(self) -> None:
         self._start_ns = self._now_ns()
@@ -276,6 +299,7 @@ class StepMeter:
             self._rows[_FLAGS] = bytes(flags | CLOCK_JUMPED for flags in self._rows[_FLAGS])
         self._file.append(bytes(self._rows))
         self._rows_due -= self._buffered()
+        self._measured_rows += self._buffered()
         self._rows.clear()
         self._flushed()
 
@@ -285,10 +309,7 @@ class StepMeter:
             self._warm_up[kind].append(duration_ns)
         if self._warm_rows == BLOCK_ROWS and not self._block_chosen:
             self._choose_block()
-        spent = self._spent(now_ns)
-        if spent >= 1 and self._ends_by_clock and self._alone:
-            self._running = False
-        self._steady = self._steady or self._is_warm(spent)
+        self._steady = self._steady or self._is_warm(self._spent(now_ns))
         if not self._largest(int(not self._steady)):  # the last rank to settle decides
             self._end_warm_up(now_ns)
 
@@ -301,14 +322,21 @@ class StepMeter:
         self._next_look = rows + self._kinds * (1 + rows // (5 * self._kinds))  # looking costs: ever more rarely
         return all(self._settled(durations) for durations in self._warm_up)
 
-    def _choose_block(self) -> None:
-        """Once; blocks then warm up anew, because a row of one step isn't like a row of many."""
+    def _choose_block(self) -> bool:
+        """Whether it is longer now. Blocks then warm up anew, because a row of one step isn't like a row of many."""
         self._block_chosen = True
-        shortest_ns = max(1.0, min(self._warm_up[0], default=self._block_ns))
-        self._block = self._largest(math.ceil(self._block_ns / shortest_ns))
-        if self._block > 1:
-            self._warm_up[0].clear()
-            self._warm_rows = 0
+        latest = self._warm_up[0][-2 * MIN_WARM_UP_ROWS :]
+        longer = self._largest(math.ceil(self._block_ns / max(1.0, min(latest, default=self._block_ns))))
+        if longer <= self._block:
+            return False
+        self._block, self._warm_rows, self._steady = longer, 0, False
+        self._next_look = MIN_WARM_UP_ROWS
+        self._warm_up[0].clear()
+        return True
+
+    def _rows_are_too_short(self) -> bool:
+        """The first steps may have been slow, by cold caches or a neighbour, and the block chosen by them."""
+        return self._kinds == 1 and self._typical_row_ns() < self._block_ns
 
     def _spent(self, now_ns: int) -> float:
         """The share of the budget; a user's own loop has none, and warms up for at most 2 s."""
@@ -316,27 +344,42 @@ class StepMeter:
         return (now_ns - self._began_ns) / (seconds * NS_PER_S)
 
     def _end_warm_up(self, now_ns: int) -> None:
-        if not self._block_chosen:
-            self._choose_block()
+        """Unless the block has to be chosen again, by steps that are quicker than the first ones."""
+        typical_ns = self._typical_row_ns() / self._block
+        if self._largest(int(not self._block_chosen or self._rows_are_too_short())) and self._choose_block():
+            if self._largest(int(self._spent(now_ns) < MAX_WARM_UP_SHARE)):
+                return
+            self._warm_up[0].append(typical_ns)
         self._flush()
-        self._flags = 0
+        self._flags, self._measured_rows = 0, 0
         self._lane_step_ns = self._typical_row_ns()
         self._warmed_up()
-        if self._budget is None or (self._ends_by_clock and self._alone):
+        if self._budget is None:
             return
-        left_share = max(MIN_MEASURED_SHARE, 1 - self._spent(now_ns))
-        left_ns = left_share * self._budget.seconds * NS_PER_S
-        self._rows_due = self._agreed_rows(STRETCH_NS if self._ends_by_clock else left_ns)
+        self._end_ns = max(self._end_ns, now_ns + MIN_MEASURED_SHARE * self._budget.seconds * NS_PER_S)
+        if self._budget.max_steps is not None:
+            self._rows_wanted = self._in_whole_turns(self._budget.max_steps / self._block)
+        self._rows_due = self._rows_wanted if self._alone else 0
+        if not self._alone:
+            self._give_rows(now_ns)
 
-    def _agreed_rows(self, time_ns: float) -> int:
-        rows = max(1, round(time_ns / max(1.0, self._typical_row_ns())))
-        if self._budget is not None and self._budget.max_steps is not None:
-            rows = min(rows, math.ceil(self._budget.max_steps / self._block))
-        return self._largest(math.ceil(rows / self._kinds) * self._kinds)
+    def _give_rows(self, now_ns: int) -> None:
+        """For a stretch of time, the same number on every rank."""
+        time_ns = min(STRETCH_NS, max(0, self._end_ns - now_ns))
+        stretch = self._largest(self._in_whole_turns(time_ns / max(1.0, self._typical_row_ns())))
+        rows = min(stretch, self._rows_wanted)
+        self._rows_due += rows
+        self._rows_wanted -= rows
+
+    def _in_whole_turns(self, rows: float) -> int:
+        """Of all kinds."""
+        return max(1, math.ceil(round(rows, 6) / self._kinds)) * self._kinds
 
     def _typical_row_ns(self) -> float:
-        """The latest of each kind, without the first one, which may have compiled for minutes; a kind that hasn't come
-        to a row yet can't be asked."""
+        """Of the latest; in the warm-up, of each kind, without the first one, which may have compiled for minutes; a
+        kind that hasn't come to a row yet can't be asked."""
+        if self._row_ns:
+            return self._row_ns
         latest = [(durations[1:] or durations)[-2 * MIN_WARM_UP_ROWS :] for durations in self._warm_up]
         typical = [median(durations) for durations in latest if durations]
         return self._block * sum(typical) / len(typical) if typical else float(self._block_ns)

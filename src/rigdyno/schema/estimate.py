@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -9,18 +10,45 @@ import msgspec
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
     value: float
-    low: float
-    high: float
-    confidence: float  # of [low, high]
+    low: float | None = None  # with `high`; None: there is no interval, which isn't the same as a narrow one
+    high: float | None = None
+    confidence: float | None = None  # of [low, high]; None: there is none, or it isn't known
     n: int
     unit: str
     method: str
 
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("an interval has two ends")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Where something must be decided all the same: without an interval the value stands for itself."""
+        return self.interval or (self.value, self.value)
+
+    def mapped(self, function: Callable[[float], float], unit: str) -> Estimate:
+        """Through a function that only rises, or only falls."""
+        low, high = (None, None) if self.interval is None else sorted(map(function, self.interval))
+        return msgspec.structs.replace(self, value=function(self.value), low=low, high=high, unit=unit)
+
     def scaled(self, factor: float, unit: str) -> Estimate:
         """In another unit, where the factor itself is exact."""
-        return msgspec.structs.replace(
-            self, value=self.value * factor, low=self.low * factor, high=self.high * factor, unit=unit
-        )
+        return self.mapped(lambda number: number * factor, unit)
+
+    def without_interval(self, method: str) -> Estimate:
+        return msgspec.structs.replace(self, low=None, high=None, confidence=None, method=method)
+
+
+def worst_ratio(above: Estimate, below: Estimate) -> tuple[float, float] | None:
+    """From the worst to the best that the intervals of both allow. That it holds the truth is more certain than either,
+    by an amount that nobody knows."""
+    if above.interval is None or below.interval is None:
+        return None
+    return above.interval[0] / below.interval[1], above.interval[1] / below.interval[0]
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True, tag="missing"):

@@ -24,8 +24,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
     """A ratio of two estimates; its interval takes the worst of both."""
 
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
     of: str
 
 
@@ -45,6 +45,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     unit: str = ""
     numeric: bool = True
+    identifies: bool = False  # whether it says which row this is
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +61,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+
+    def name_of(self, row: Row) -> str:
+        """By all columns that identify it, or by the first: 'nodes 1, GPUs 2'."""
+        columns = [column for column in self.columns if column.identifies] or list(self.columns[:1])
+        texts = [
+            (column.title, entry.text) for column in columns if isinstance(entry := row.entries.get(column.key), Text)
+        ]
+        return texts[0][1] if len(texts) == 1 else ", ".join(f"{title} {text}" for title, text in texts)
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):

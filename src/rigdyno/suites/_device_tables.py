@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rigdyno.analyse.limits import bytes_per_s, fits_the_cache, memory_limit
 from rigdyno.errors import DamagedRun
 from rigdyno.reference.published import TENSOR_ADD_SIZE
-from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.view import Column, Entry, Row, Share, Table, Text
 from rigdyno.units import rate_unit, show_bytes
@@ -54,11 +54,10 @@ def share_of(measurement: Measurement, limit: Estimate | None) -> Entry:
         return Missing(reason="no share of the memory's limit: this fits the cache")
     if limit is None:
         return Missing(reason="no valid memory limit was measured in this run")
-    if limit.low <= 0:
+    if limit.ends[0] <= 0:
         return Missing(reason="the memory limit is too uncertain in this run: its interval reaches down to zero")
-    return Share(
-        value=part.value / limit.value, low=part.low / limit.high, high=part.high / limit.low, of="memory bandwidth"
-    )
+    low, high = worst_ratio(part, limit) or (None, None)
+    return Share(value=part.value / limit.value, low=low, high=high, of="memory bandwidth")
 
 
 def adds(measurements: Sequence[Measurement]) -> Table:
@@ -147,17 +146,9 @@ def _limit_row(measurement: Measurement, kind: str | None) -> Row:
 
 def _in_its_unit(measurement: Measurement, throughput: Estimate) -> Estimate:
     """Bytes and operations as rates; a launch as what one takes."""
-    if measurement.facts.unit != "launch" or throughput.low <= 0:  # there is no upper bound to invert
+    if measurement.facts.unit != "launch" or throughput.ends[0] <= 0:  # there is no upper bound to invert
         return throughput.scaled(1.0, rate_unit(measurement.facts.unit))
-    return Estimate(
-        value=1 / throughput.value,
-        low=1 / throughput.high,
-        high=1 / throughput.low,
-        confidence=throughput.confidence,
-        n=throughput.n,
-        unit="s/launch",
-        method=throughput.method,
-    )
+    return throughput.mapped(lambda rate: 1 / rate, "s/launch")
 
 
 def kind_of(measurement: Measurement) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from rigdyno.reference.published import PublishedScaling, resnet50_scaling
-from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
 from rigdyno.schema.measured import KindFigures, Measurement, Phases
 from rigdyno.schema.samples import PHASES
 from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
 from rigdyno.units import bus_bytes, bytes_from, rate_unit, show_number, show_percent
 
-NODES = Column(key="nodes", title="nodes")
+NODES = Column(key="nodes", title="nodes", identifies=True)
 FORWARD = Column(key="forward", title="fwd")
 BACKWARD = Column(key="backward", title="bwd")
 OVERALL = Column(key="overall", title="overall")
@@ -35,7 +35,7 @@ def devices_word(measurement: Measurement) -> str:
 def measured(found: Sequence[Measurement]) -> Table:
     if not found:
         return Table(title="", columns=(), rows=())
-    devices = Column(key="devices", title=devices_word(found[0]))
+    devices = Column(key="devices", title=devices_word(found[0]), identifies=True)
     return Table(
         title=settings(found[0]),
         columns=(NODES, devices, FORWARD, BACKWARD, OVERALL, SPEEDUP, EFFICIENCY),
@@ -101,12 +101,13 @@ def _ratio(each: Measurement, first: Measurement, times: float, of: str) -> Entr
     own, alone = each.throughput(), first.throughput()
     if isinstance(own, Missing):
         return own
-    if isinstance(alone, Missing) or alone.low <= 0 or first.spec.world_size != 1:
+    if isinstance(alone, Missing) or alone.ends[0] <= 0 or first.spec.world_size != 1:
         return Missing(reason="one rank alone was not measured")
+    low, high = worst_ratio(own, alone) or (None, None)
     return Share(
         value=own.value / alone.value / times,
-        low=own.low / alone.high / times,
-        high=own.high / alone.low / times,
+        low=None if low is None else low / times,
+        high=None if high is None else high / times,
         of=of,
     )
 
@@ -118,7 +119,7 @@ def speedup(each: Measurement, first: Measurement) -> Entry:
     if each is first:
         return Text(text="1")
     return Estimate(
-        value=ratio.value, low=ratio.low, high=ratio.high, confidence=0.95, n=len(each.records), unit="",
+        value=ratio.value, low=ratio.low, high=ratio.high, n=len(each.records), unit="",
         method="the worst of both intervals",
     )  # fmt: skip
 
@@ -228,11 +229,11 @@ def _seconds_each(found: Measurement, size: str, figures: KindFigures) -> float:
 
 
 def published() -> Table:
-    columns = (NODES, Column(key="devices", title="GPUs"), FORWARD, BACKWARD, OVERALL, SPEEDUP, EFFICIENCY)
+    devices = Column(key="devices", title="GPUs", identifies=True)
     found = resnet50_scaling()
     return Table(
         title="Published, image/s: K80 GPUs, p2.8xlarge nodes, 32 images of 224 x 224 a GPU",
-        columns=columns,
+        columns=(NODES, devices, FORWARD, BACKWARD, OVERALL, SPEEDUP, EFFICIENCY),
         rows=tuple(_published_row(each) for each in found),
         notes=(
             "1 to 8 GPUs are DataParallel in one process, 16 to 128 DistributedDataParallel: two mechanisms in a table",

@@ -28,7 +28,7 @@ def kind(rates, unit="image/s"):
 
 
 def one_value(value, unit):
-    return Estimate(value=value, low=value, high=value, confidence=0.0, n=1, unit=unit, method="by hand")
+    return Estimate(value=value, n=1, unit=unit, method="by hand")
 
 
 def measured(
@@ -81,7 +81,7 @@ class TestAnswers:
     def test_one_process_on_a_side_decides_nothing_however_large_the_difference(self, ours, theirs):
         found = only(measured(ours), measured(theirs))
         assert found.answer == "undecided"
-        assert found.ratio.confidence == 0
+        assert found.ratio.interval is None
         assert codes(found) == ["one_process", "sequential"]
         assert "--repeat 3" in found.reasons[0].sentence
 

@@ -142,8 +142,7 @@ class TestVerdict:
         duel = duel_of(a_pair(1, 2.0), PLAN)
         ratio = duel.comparison.ratio
         assert duel.comparison.answer == "undecided"
-        assert (ratio.value, ratio.confidence) == (pytest.approx(2.0), 0.0)
-        assert ratio.low == ratio.high == ratio.value
+        assert (ratio.value, ratio.interval) == (pytest.approx(2.0), None)
         assert duel.half_width is None
         assert duel.seconds_to_decide is None
         assert not is_enough(duel, PLAN)

@@ -6,7 +6,7 @@ from rigdyno.analyse.shortfall import shortfall
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Phases
 
-RATE = Estimate(value=1.0, low=1.0, high=1.0, confidence=0.0, n=1, unit="image/s", method="by hand")
+RATE = Estimate(value=1.0, n=1, unit="image/s", method="by hand")
 
 
 def a_rank(forward=0.2, backward=0.6, optimizer=0.1, broadcast=0.0, communication=0.0):

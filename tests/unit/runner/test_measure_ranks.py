@@ -81,12 +81,19 @@ def test_blocks_are_as_long_as_the_quickest_rank_needs_them(tmp_path):
     assert len(one) == len(two)
 
 
-def test_a_soak_ends_when_the_last_clock_says_so(tmp_path):
-    budget = Budget(seconds=10.0, stop="clock")
-    one, two = run_ranks(tmp_path, budget, 0.1, lambda step: 0.1 if step < 30 else 0.15)
+@pytest.mark.parametrize("stop", ["clock", "steps"])
+def test_the_first_clock_whose_time_is_up_ends_it_for_all(tmp_path, stop):
+    budget = Budget(seconds=10.0, stop=stop)
+    one, two = run_ranks(tmp_path, budget, 0.1, lambda step: 0.1 if step < 30 else 0.5)
     assert len(one) == len(two)
-    spent = (one["end_ns"][-1] - one["start_ns"][0]) / 1e9
-    assert 10.0 <= spent < 12.0
+    spent = (two["end_ns"][-1] - two["start_ns"][0]) / 1e9
+    assert 10.0 <= spent <= 16.0  # a stretch that was to take a second takes five
+
+
+def test_a_block_is_chosen_again_by_all_ranks_together(tmp_path):
+    one, two = run_ranks(tmp_path, Budget(seconds=4.0), lambda step: 0.02 if step < 8 else 0.0001, 0.0001)
+    assert set(one["steps"][-100:]) == set(two["steps"][-100:]) == {10}
+    assert list(one["steps"]) == list(two["steps"])
 
 
 def test_at_most_so_many_steps(tmp_path):

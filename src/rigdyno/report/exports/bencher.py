@@ -23,6 +23,7 @@ def document(measurements: Sequence[Measurement]) -> dict[str, dict[str, Metric]
 
 
 def _metric(figure: Estimate) -> Metric:
-    if figure.confidence == 0:
+    if figure.interval is None:
         return {"value": figure.value}
-    return {"value": figure.value, "lower_value": figure.low, "upper_value": figure.high}
+    low, high = figure.interval
+    return {"value": figure.value, "lower_value": low, "upper_value": high}

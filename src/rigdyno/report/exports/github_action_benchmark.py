@@ -15,7 +15,9 @@ def document(measurements: Sequence[Measurement]) -> list[dict[str, object]]:
 
 def _entry(name: str, rate: Estimate) -> dict[str, object]:
     entry: dict[str, object] = {"name": name, "unit": rate.unit, "value": rate.value}
-    if rate.confidence > 0:
-        entry["range"] = f"{rate.low:.6g} to {rate.high:.6g}"
-        entry["extra"] = f"{rate.confidence:.0%} interval, n = {rate.n}, {rate.method}"
+    if rate.interval is not None:
+        low, high = rate.interval
+        known = "" if rate.confidence is None else f"{rate.confidence:.0%} interval, "
+        entry["range"] = f"{low:.6g} to {high:.6g}"
+        entry["extra"] = f"{known}n = {rate.n}, {rate.method}"
     return entry

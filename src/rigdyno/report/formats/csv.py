@@ -7,10 +7,11 @@ import io
 
 from rigdyno.report.page import Page
 from rigdyno.schema.estimate import Estimate, Missing
-from rigdyno.schema.view import Entry, Published, Row, Share, Table, Text, View
+from rigdyno.schema.view import Entry, Published, Row, Share, Table, View
 
 FIELDS = (
     "table", "row", "figure", "origin", "value", "low", "high", "unit", "confidence", "n", "method", "status", "reason",
+    "notes",
 )  # fmt: skip
 
 
@@ -25,8 +26,8 @@ def render(view: View, _page: Page) -> str:
 
 
 def _lines(table: Table, row: Row) -> list[dict[str, object]]:
-    texts = [entry.text for entry in row.entries.values() if isinstance(entry, Text)]
-    common = {"table": table.title, "row": texts[0] if texts else "", "origin": row.origin, "status": row.status or ""}
+    common = {"table": table.title, "row": table.name_of(row), "origin": row.origin}
+    common |= {"status": row.status or "", "notes": "; ".join(row.notes)}
     return [
         {**common, "figure": key, **fields}
         for key, entry in row.entries.items()

@@ -14,7 +14,7 @@ from rigdyno.report.format_entry import entry_text, missing_reasons
 from rigdyno.report.page import Page
 from rigdyno.report.plot import plot_lines
 from rigdyno.schema.estimate import Estimate, Validity
-from rigdyno.schema.view import Row, Table, Text, View
+from rigdyno.schema.view import Row, Table, View
 
 _STATUS_STYLES = {"VALID": "green", "SUSPECT": "yellow", "INVALID": "bold red", "FAILED": "bold red", "SKIPPED": "dim"}
 
@@ -86,15 +86,19 @@ def table_notes(table: Table) -> list[str]:
     """Why a figure is missing, and how the intervals were made: each once."""
     notes = []
     for row in table.rows:
-        name = next((entry.text for entry in row.entries.values() if isinstance(entry, Text)), "")
+        name = table.name_of(row)
         notes += [f"{name}: {note}" for note in (*missing_reasons(row.entries), *row.notes)]
     methods = dict.fromkeys(
-        f"[low, high]: {100 * entry.confidence:.0f} % interval, {entry.method}"
+        f"[low, high]: {_kind_of_interval(entry)}{entry.method}"
         for row in table.rows
         for entry in row.entries.values()
-        if isinstance(entry, Estimate) and entry.n > 1
+        if isinstance(entry, Estimate) and entry.interval is not None
     )
     return [*notes, *methods]
+
+
+def _kind_of_interval(entry: Estimate) -> str:
+    return "" if entry.confidence is None else f"{100 * entry.confidence:.0f} % interval, "
 
 
 def _sentences(console: Console, view: View) -> None:
