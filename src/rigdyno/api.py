@@ -39,7 +39,7 @@ from rigdyno.runner.own_loop import OwnLoop
 from rigdyno.runner.sessions import Sessions, open_sessions
 from rigdyno.schema.comparison import Duel
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.record import RunHead, RunRecord
+from rigdyno.schema.record import UNNAMED, RunHead, RunRecord
 from rigdyno.schema.spec import Plan, Value
 from rigdyno.schema.system import System
 from rigdyno.schema.view import View
@@ -259,9 +259,10 @@ def duel(
 
 
 def measure(
-    name: str, *, unit: str = "step", label: str | None = None, out: str | Path | None = None, quiet: bool = False
+    name: str, *, unit: str = UNNAMED, label: str | None = None, out: str | Path | None = None, quiet: bool = False
 ) -> OwnLoop:
-    """Around your own loop; call `meter.step(items=...)` at the end of every step."""
+    """Around your own loop; call `meter.step(items=...)` at the end of every step, with the number of items that it
+    did, not with a loss."""
     root = runs_root(None if out is None else Path(out))
     return OwnLoop(name, unit, root, label, done=(lambda _path: None) if quiet else _say)
 

@@ -150,8 +150,9 @@ def _unlike(pairs: Sequence[Pair]) -> Reason | None:
     for pair in pairs:
         a, b = pair.a.record, pair.b.record
         both_ran = isinstance(a.outcome, Completed) and isinstance(b.outcome, Completed)
-        if both_ran and a.facts.unit != b.facts.unit:
-            sentence = f"A counts in {a.facts.unit}s and B in {b.facts.unit}s: there is no ratio of the two"
+        one, two = pair.a.facts.unit, pair.b.facts.unit
+        if both_ran and one != two:
+            sentence = f"A counts in {one}s and B in {two}s: there is no ratio of the two"
             return Reason(code="different_units", sentence=sentence)
     return None
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+import msgspec
+import numpy as np
+
 from rigdyno.analyse.evidence import Evidence
 from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
 from rigdyno.analyse.soak import soak
@@ -27,7 +30,7 @@ from rigdyno.errors import DamagedRun
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import KindFigures, Measurement, Phases, Soak
 from rigdyno.schema.participant import Participant, sampler_of
-from rigdyno.schema.record import Completed, Facts, Outcome, Quality, RunRecord
+from rigdyno.schema.record import UNNAMED, Completed, Facts, Outcome, Quality, RunRecord
 from rigdyno.schema.samples import Header
 from rigdyno.units import show_percent
 
@@ -45,6 +48,10 @@ class CellData:
     steps: tuple[Samples, ...] = ()  # one a rank
     telemetry: tuple[Samples, ...] = ()  # one a node that was sampled
     phases: tuple[Samples, ...] = ()  # one a rank, where they were timed
+
+    @property
+    def facts(self) -> Facts:
+        return facts_of(self.record, [rows for _, rows in self.steps])
 
     def telemetry_of(self, who: Participant) -> Rows | None:
         """Of the node that it ran on, by the same clock: times of another one mean nothing here."""
@@ -76,6 +83,20 @@ class Process:
     phases: Phases | None = None
 
 
+def facts_of(record: RunRecord, steps: Iterable[Rows]) -> Facts:
+    """With the unit as the rows tell it: a count that nobody named is of items, not of steps."""
+    known = record.facts
+    if known.unit != UNNAMED or not any(_counts(rows) for rows in steps):
+        return known
+    return msgspec.structs.replace(known, unit="item")
+
+
+def _counts(rows: Rows) -> bool:
+    """Whether a step was more than one item somewhere; what is no count at all is damage, and found out elsewhere."""
+    sound = (rows["items"] > 0) & np.isfinite(rows["items"])
+    return bool(np.any(rows["items"][sound] != rows["steps"][sound]))
+
+
 def measurements(cells: Sequence[CellData]) -> list[Measurement]:
     """One a configuration, in the order of first appearance; repeats of it are its processes."""
     groups: dict[str, list[CellData]] = {}
@@ -97,7 +118,7 @@ def _measurement(group: Sequence[CellData]) -> Measurement:
         spec=records[0].spec,
         records=records,
         outcome=_outcome(records),
-        facts=_facts(records),
+        facts=_facts(group),
         kinds=_over_processes([process.kinds for process in processes if process.kinds]),
         validity=validity_of(merged_over_processes([process.findings for process in processes])) if processes else None,
         soak=next((process.soak for process in processes if process.soak is not None), None),
@@ -109,9 +130,9 @@ def _outcome(records: Sequence[RunRecord]) -> Outcome:
     return next((record.outcome for record in records if not isinstance(record.outcome, Completed)), records[0].outcome)
 
 
-def _facts(records: Sequence[RunRecord]) -> Facts:
+def _facts(group: Sequence[CellData]) -> Facts:
     """Of a process that built its workload to the end, if there is one."""
-    return next((record.facts for record in records if isinstance(record.outcome, Completed)), records[0].facts)
+    return next((cell for cell in group if isinstance(cell.record.outcome, Completed)), group[0]).facts
 
 
 def process_figures(cell: CellData) -> Process:
@@ -156,14 +177,16 @@ def _settled(ranks: Ranks, kind: str) -> list[Settled]:
 
 
 def _kind(cell: CellData, kind: str, ranks: Sequence[Settled], kinds: int) -> tuple[KindFigures, list[Finding]]:
-    unit = f"{cell.record.facts.unit}/s"
+    unit = f"{cell.facts.unit}/s"
     rates = [throughput_estimate(items(rank.kept), row_seconds(rank.kept), unit) for rank in ranks]
+    # Ranks step together, so the steps of one are the steps of all.
+    steps = throughput_estimate(ranks[0].kept["steps"], row_seconds(ranks[0].kept), "step/s")
     medians = [median_estimate(step_seconds(rank.kept), "s", of=STEPS_OF_ONE) for rank in ranks]
     name = f"{kind} steps" if kinds > 1 else "steps"
     found = over_ranks([(rank.who, _of_rank(cell, rank, rate, name)) for rank, rate in zip(ranks, rates, strict=True)])
     # Ranks wait for each other: the step of all takes as long as that of the slowest.
     slowest, rate = max(medians, key=lambda each: each.value), sum_over_ranks(rates)
-    return KindFigures(throughput=rate, step_seconds=slowest, process_rates=(rate.value,)), found
+    return KindFigures(throughput=rate, step_seconds=slowest, steps=steps, process_rates=(rate.value,)), found
 
 
 def _of_rank(cell: CellData, rank: Settled, rate: Estimate, steps_name: str) -> list[Finding]:
@@ -198,7 +221,7 @@ def _phases(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> Phases | None
     steady = {rank.who.rank: rank.kept for kind in kinds[:1] for rank in kind}
     if len(kinds) != 1 or not timed or timed.keys() != steady.keys():
         return None
-    return phases_of(_numbered(steady), _numbered(timed), f"{cell.record.facts.unit}/s")
+    return phases_of(_numbered(steady), _numbered(timed), f"{cell.facts.unit}/s")
 
 
 def _numbered(by_rank: Mapping[int | None, T]) -> dict[int, T]:
@@ -225,6 +248,7 @@ def _repeated(figures: Sequence[KindFigures]) -> KindFigures:
     return KindFigures(
         throughput=_mean((figure.throughput for figure in figures), "processes' throughputs"),
         step_seconds=_mean((figure.step_seconds for figure in figures), "processes' medians"),
+        steps=_mean((figure.steps for figure in figures if figure.steps is not None), "processes' step rates"),
         process_rates=tuple(figure.throughput.value for figure in figures),
     )
 

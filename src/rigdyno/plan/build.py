@@ -11,6 +11,7 @@ import msgspec
 from rigdyno import catalogue
 from rigdyno.contracts import Arrangement, Scope, Update, Workload
 from rigdyno.errors import BadValue, UnknownName
+from rigdyno.schema.record import UNNAMED
 from rigdyno.schema.spec import RunSpec, Value
 
 OWN_LOOP = "own_loop"  # stands where a launcher's name would: the user's script launched it
@@ -68,7 +69,7 @@ def function_workload(target: str, options: Mapping[str, Value]) -> Workload:
 
     file, _, function = target.rpartition(":")
     arguments = dict(options)
-    unit = str(arguments.pop("unit", "step"))
+    unit = str(arguments.pop("unit", UNNAMED))
     return Function(file=file, function=function, unit=unit, arguments=arguments)
 
 

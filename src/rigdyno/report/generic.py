@@ -13,6 +13,7 @@ from rigdyno.units import rate_unit, show_percent
 COLUMNS = (
     Column(key="what", title="what", numeric=False),
     Column(key="rate", title="rate"),
+    Column(key="steps", title="steps"),
     Column(key="step", title="step, median"),
     Column(key="memory", title="memory"),
     Column(key="n", title="n"),
@@ -61,7 +62,7 @@ def _keys(measurements: Sequence[Measurement]) -> list[str]:
 def _rows(name: str, measurement: Measurement) -> list[Row]:
     if not measurement.kinds:
         reason = measurement.throughput()
-        entries: dict[str, Entry] = {"what": Text(text=name), "rate": reason, "step": reason}
+        entries: dict[str, Entry] = {"what": Text(text=name), "rate": reason, "steps": reason, "step": reason}
         return [Row(entries=entries, status=measurement.status, facts=measurement.records[-1].columns())]
     only = len(measurement.kinds) == 1
     return [
@@ -75,6 +76,7 @@ def _row(name: str, measurement: Measurement, figures: KindFigures) -> Row:
         entries={
             "what": Text(text=name),
             "rate": figures.throughput.scaled(1.0, unit),
+            "steps": figures.steps if figures.steps is not None else Missing(reason="the steps were not counted"),
             "step": figures.step_seconds,
             "memory": _memory(measurement),
             "n": Text(text=str(figures.throughput.n)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rigdyno.analyse.measure import steady_of
+from rigdyno.analyse.measure import facts_of, steady_of
 from rigdyno.analyse.slices import rate_over_time
 from rigdyno.analyse.steady import MIN_STEPS, Steady
 from rigdyno.analyse.streams import Rows, measured_from, seconds_since, streams
@@ -30,7 +30,7 @@ def steps_over_time(cell: StoredCell, page: Page) -> Iterator[str]:
     if not found and not isinstance(cell.record.outcome, Skipped):
         yield "rate over time: no step was recorded"
     for title, rows in found[:MOST_PLOTS]:
-        plot = _plot(title, rows, rate_unit(cell.record.facts.unit), plot_columns(page.width))
+        plot = _plot(title, rows, rate_unit(facts_of(cell.record, [rows]).unit), plot_columns(page.width))
         yield ""
         yield from plot_lines(plot, page.width, HEIGHT if len(found) == 1 else SMALL_HEIGHT)
     if len(found) > MOST_PLOTS:

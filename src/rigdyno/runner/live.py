@@ -20,11 +20,13 @@ class LiveRate:
         self._path = path
         self._offset: int | None = None  # of the next row; None until the header is there
         self._recent: deque[tuple[int, int, float]] = deque()
+        self.counts = False  # whether a step is more than one item
 
     def rate(self) -> float | None:
         """Items per second over the last two seconds; None before the first row."""
-        for start_ns, end_ns, items, *_ in _ROW.iter_unpack(self._new_rows()):
+        for start_ns, end_ns, items, steps, *_ in _ROW.iter_unpack(self._new_rows()):
             self._recent.append((start_ns, end_ns, items))
+            self.counts = self.counts or items != steps
         while len(self._recent) > 1 and self._recent[-1][1] - self._recent[0][1] > RECENT_NS:
             self._recent.popleft()
         spent_ns = sum(end_ns - start_ns for start_ns, end_ns, _ in self._recent)

@@ -16,7 +16,8 @@ import numpy as np
 
 from rigdyno.clock import Clock, ClockWatch
 from rigdyno.contracts import Step
-from rigdyno.schema.samples import CLOCK_JUMPED, STEP_FIELDS, STEP_STRUCT, WARM_UP, RowFile
+from rigdyno.errors import BadValue
+from rigdyno.schema.samples import CLOCK_JUMPED, STEP_FIELDS, STEP_STRUCT, WARM_UP, RowFile, is_count
 from rigdyno.schema.spec import Budget
 from rigdyno.units import NS_PER_MS, NS_PER_S
 
@@ -192,6 +193,8 @@ class StepMeter:
     def _step_of_block(self, items: float, kind: int) -> None:
         if self._ends_ns:
             self._leave_lane()
+        if self._budget is None and not is_count(items):
+            raise BadValue(f"meter.step got {items!r}; it takes the number of items of the step, never a loss")
         self._pending += 1
         self._items += items
         if self._pending >= self._block:

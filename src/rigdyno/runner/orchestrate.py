@@ -21,7 +21,7 @@ from rigdyno.runner.sessions import Sessions
 from rigdyno.runner.signals import termination_as_interrupt
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import ranks_among
-from rigdyno.schema.record import RunHead, RunRecord, Skipped
+from rigdyno.schema.record import UNNAMED, RunHead, RunRecord, Skipped
 from rigdyno.schema.spec import Cell
 from rigdyno.store.files import disk_errors, write_json
 from rigdyno.store.folder import RunFolder
@@ -135,7 +135,8 @@ class Orchestrator:
                 share = min(0.99, seconds / max(cell.seconds, 0.1))
                 rate = live.rate()
                 everybody = None if rate is None else rate * cell.spec.world_size
-                self.observer.progress(Progress(cell, seconds, share, everybody, unit))
+                shown = "item" if unit == UNNAMED and live.counts else unit
+                self.observer.progress(Progress(cell, seconds, share, everybody, shown))
         except BaseException:
             launch.stop()
             raise

@@ -19,6 +19,7 @@ class KindFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     throughput: Estimate  # items/s: sum of items over sum of seconds
     step_seconds: Estimate  # median
+    steps: Estimate | None = None  # steps/s: the same in steps
     process_rates: tuple[float, ...] = ()  # items/s of each process: what two runs are compared by
 
 

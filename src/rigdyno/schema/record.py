@@ -34,10 +34,13 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     epsilon: float | None = None
 
 
+UNNAMED = "step"  # the unit where nobody gave one: a step that says how many items it did is shown in items
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What only the built workload knows."""
 
-    unit: str = "step"
+    unit: str = UNNAMED
     per_item: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e30)]] = {}  # what one item costs: {"byte": 1.2e9}
     settled: dict[str, Value] = {}  # options that got their value at run time
     notes: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,3 +119,10 @@ def _upgraded(old: _Header1) -> Header:
     """Telemetry was the first node's. On which node a rank was, the cell's record knows."""
     whose = sampler_of(0) if old.units else Participant(id=f"rank{old.rank}", rank=old.rank)
     return Header(format=1, fields=old.fields, participant=whose, kinds=old.kinds, units=old.units)
+
+
+def is_count(items: object) -> bool:
+    """A whole number, not negative: what a user may give as the number of items of a step."""
+    if isinstance(items, bool) or not isinstance(items, Real):
+        return False
+    return float(items) >= 0 and float(items).is_integer()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +14,16 @@ from typing import Any, ClassVar
 
 from rigdyno.contracts import Place, Requirement, Step, Steps
 from rigdyno.errors import BadValue, suggestion
+from rigdyno.schema.record import UNNAMED
+from rigdyno.schema.samples import is_count
 from rigdyno.schema.spec import Value
 from rigdyno.schema.system import System
 from rigdyno.workloads._options import text
+
+WHAT_A_RETURN_VALUE_MEANS = (
+    "what a step returns is how many items it did, a whole number from 1 on (a batch size, never a loss); "
+    "one that returns nothing is counted as a step"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +36,7 @@ class Function:
 
     file: str
     function: str
-    unit: str = "step"  # what the function counts, if it returns a number
+    unit: str = UNNAMED  # what the function counts, if it returns a number
     arguments: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,15 +120,23 @@ def _remedy(name: str, parameter: inspect.Parameter) -> str:
 
 
 def _step(function: Callable[..., Any], arguments: dict[str, Value], where: str) -> Step:
+    counts: bool | None = None  # whether it returns numbers: at every step, or at none
+
     def step() -> float | None:
+        nonlocal counts
         items = function(**arguments)
-        return items if items is None else _counted(items, where)
+        if counts is not (items is not None):
+            if counts is not None:
+                raise BadValue(f"{where} returned a number of items at one step and nothing at another")
+            counts = items is not None
+        return None if items is None else _counted(items, where)
 
     return step
 
 
 def _counted(items: object, where: str) -> float:
-    if not isinstance(items, bool) and isinstance(items, (int, float, Real)) and 0 <= float(items) < math.inf:
-        return float(items)
+    """A loss must never become a rate: most of them are no whole numbers for long."""
+    if is_count(items) and items != 0:
+        return float(items)  # type: ignore[arg-type]
     got = repr(items) if isinstance(items, (Real, str)) else f"a value of type {type(items).__name__}"
-    raise BadValue(f"{where} returned {got}; it may return the number of items that it did, or nothing")
+    raise BadValue(f"{where} returned {got}; {WHAT_A_RETURN_VALUE_MEANS}")

@@ -35,14 +35,16 @@ def record(outcome=None, *, spec=None, cell="cell", **fields):
         spec=spec or RunSpec(workload="scripted"),
         system=SYSTEM,
         environment=Environment(python="3.11"),
-        facts=Facts(unit="image"),
-        outcome=outcome or Completed(),
-        **fields,
+        **{"facts": Facts(unit="image"), "outcome": outcome or Completed(), **fields},
     )
 
 
-def cell(seconds, *, items=1.0, outcome=None, spec=None, **row_fields):
-    return CellData(record(outcome, spec=spec), ((step_header(), step_rows(seconds, items=items, **row_fields)),))
+IMAGES = Facts(unit="image")
+
+
+def cell(seconds, *, items=1.0, outcome=None, spec=None, facts=IMAGES, **row_fields):
+    rows = step_rows(seconds, items=items, **row_fields)
+    return CellData(record(outcome, spec=spec, facts=facts), ((step_header(), rows),))
 
 
 def codes(measurement):
@@ -65,6 +67,18 @@ class TestOneProcess:
         [found] = measurements([cell([0.002] * 20, items=100, steps=50)])
         assert found.kinds["step"].step_seconds.value == pytest.approx(0.002 / 50)
         assert found.throughput().value == pytest.approx(100 / 0.002)
+
+    def test_a_count_that_nobody_named_is_of_items_and_steps_are_counted_as_well(self):
+        [found] = measurements([cell(noisy(100), items=60, facts=Facts())])
+        assert (found.facts.unit, found.throughput().unit) == ("item", "item/s")
+        assert found.throughput().value == pytest.approx(6000, rel=0.02)
+        steps = found.kinds["step"].steps
+        assert (steps.value, steps.unit) == (pytest.approx(100, rel=0.02), "step/s")
+
+    def test_where_nothing_is_counted_a_step_is_a_step(self):
+        [found] = measurements([cell([0.002] * 400, items=50, steps=50, facts=Facts())])
+        assert (found.facts.unit, found.throughput().unit) == ("step", "step/s")
+        assert found.throughput().value == pytest.approx(25_000)
 
     def test_warm_up_is_left_out(self):
         seconds = noisy(200)

@@ -2,7 +2,6 @@
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
 from scripted_rows import BEGIN_NS, NS, estimate, noisy, step_rows, telemetry_rows

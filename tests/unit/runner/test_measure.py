@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from rigdyno.errors import BadValue
 from rigdyno.runner.measure import BUFFER_ROWS, StepMeter
 from rigdyno.schema.samples import CLOCK_JUMPED, STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
 from rigdyno.schema.spec import Budget
@@ -336,6 +338,18 @@ def test_a_users_own_loop_runs_until_they_end_it(path, clock):
     _, rows = read_rows(path)
     assert (rows["flags"] & WARM_UP).sum() == 20  # two seconds, then it counts
     assert rows["items"].sum() == 8000
+
+
+@pytest.mark.parametrize("loss", [0.123, -1, float("nan"), float("inf"), "8", True, torch.tensor(2.3)])
+@pytest.mark.parametrize("steps", [0, 5000])
+def test_a_loss_is_no_number_of_items(path, clock, loss, steps):
+    """Early, or when the meter is in its stride."""
+    meter = a_meter(path, clock, None)
+    for _ in range(steps):
+        clock.advance(0.002)
+        meter.step(8)
+    with pytest.raises(BadValue, match="never a loss"):
+        meter.step(loss)
 
 
 def test_closing_keeps_a_block_that_is_not_full_and_nothing_that_came_after_it(path, clock):

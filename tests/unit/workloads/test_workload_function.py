@@ -118,7 +118,7 @@ def test_an_argument_that_it_does_not_take(script):
     assert result_of(script("def step(**rest):\n    return rest['n']\n"), arguments={"n": 5}) == 5
 
 
-@pytest.mark.parametrize(("value", "items"), [(0, 0.0), (64, 64.0), (2.5, 2.5), (np.int64(3), 3.0)])
+@pytest.mark.parametrize(("value", "items"), [(1, 1.0), (64, 64.0), (32.0, 32.0), (np.int64(3), 3.0)])
 def test_numbers_of_items(script, value, items):
     file = script("VALUE = None\ndef step():\n    return VALUE\n")
     steps = built(file)
@@ -131,6 +131,12 @@ def test_numbers_of_items(script, value, items):
     [
         ("True", "True"),
         ("-1", "-1"),
+        ("0", "0"),
+        ("0.123", r"0\.123"),
+        ("2.5", r"2\.5"),
+        ("__import__('numpy').float32(2.3)", ".*"),
+        ("__import__('torch').tensor(2.3)", "a value of type Tensor"),
+        ("__import__('torch').tensor(2.0)", "a value of type Tensor"),
         ("float('nan')", "nan"),
         ("float('inf')", "inf"),
         ("'64'", "'64'"),
@@ -139,8 +145,24 @@ def test_numbers_of_items(script, value, items):
     ],
 )
 def test_what_is_no_number_of_items(script, returned, named):
-    with pytest.raises(BadValue, match=rf"step in .* returned {named}; it may return the number of items"):
+    with pytest.raises(BadValue, match=rf"step in .* returned {named}; what a step returns is how many items it did"):
         result_of(script(f"def step():\n    return {returned}\n"))
+
+
+def test_a_loss_is_found_out_at_the_first_that_is_no_whole_number(script):
+    steps = built(script("LOSSES = iter([2.0, 1.0, 0.7])\ndef step():\n    return next(LOSSES)\n"))
+    step = steps.kinds["step"]
+    assert (step(), step()) == (2.0, 1.0)
+    with pytest.raises(BadValue, match="never a loss"):
+        step()
+
+
+@pytest.mark.parametrize("returned", ["[None, 8]", "[8, None]"])
+def test_a_count_at_some_steps_alone(script, returned):
+    step = built(script(f"COUNTS = iter({returned})\ndef step():\n    return next(COUNTS)\n")).kinds["step"]
+    step()
+    with pytest.raises(BadValue, match="at one step and nothing at another"):
+        step()
 
 
 def test_a_unit_must_be_named(script):
