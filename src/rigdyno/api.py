@@ -28,6 +28,7 @@ from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import look
 from rigdyno.report.duel import duel_view, noise_sentence
 from rigdyno.report.format_entry import entry_text
+from rigdyno.report.plan_text import time_sentence
 from rigdyno.report.progress import Silent
 from rigdyno.report.view import view_of
 from rigdyno.rig.devices import best_device, find_accelerators
@@ -92,8 +93,9 @@ class Run:
 
     def _warnings(self) -> tuple[str, ...]:
         unfinished = self._unfinished()
-        late = () if unfinished is None else (f"{unfinished}; {self._resume()}",)
-        return tuple(utf8(text) for text in (*self.warnings, *late))
+        missing = () if unfinished is None else (f"{unfinished}; {self._resume()}",)
+        late = time_sentence(self.head.plan, self.records)
+        return tuple(utf8(text) for text in (*self.warnings, *(() if late is None else (late,)), *missing))
 
     def _unfinished(self) -> str | None:
         """A duel leaves pairs over when it is decided or its time is up: that is no loss. Of those for a suite's own
@@ -102,8 +104,9 @@ class Run:
         if self.duel is not None and plan.duel is not None and plan.is_duel:
             fought, least = len(self.duel.pairs), plan.duel.least_pairs
             return f"{fought} of at least {least} pairs of processes are finished" if fought < least else None
-        planned = sum(cell.pair is None for cell in plan.cells)
-        missing = planned - sum(record.pair is None and not record.is_to_run_again for record in self.records)
+        cells = [cell for cell in plan.cells if cell.pair is None and not cell.spare]
+        done = {record.cell for record in self.records if not record.is_to_run_again}
+        missing, planned = sum(cell.name not in done for cell in cells), len(cells)
         return f"{missing} of {planned} cells are not finished" if missing > 0 else None
 
     def _resume(self) -> str:

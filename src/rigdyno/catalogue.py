@@ -34,7 +34,20 @@ class Kind:
 
 KINDS = {
     "suite": Kind("suites", has=("cells", "present")),
-    "workload": Kind("workloads", has=("unit", "framework", "version", "requires", "refuses", "memory_bytes", "build")),
+    "workload": Kind(
+        "workloads",
+        has=(
+            "unit",
+            "framework",
+            "version",
+            "requires",
+            "refuses",
+            "memory_bytes",
+            "start_seconds",
+            "step_seconds",
+            "build",
+        ),
+    ),
     "update": Kind("updates", has=("framework", "requires", "refuses", "prepare")),
     "arrangement": Kind("arrangements", has=("launcher", "requires", "refuses", "run")),
     "probe": Kind("probes", has=("availability", "open", "read", "close")),

@@ -132,6 +132,10 @@ class Workload(Protocol):
 
     def start_seconds(self) -> float: ...
 
+    def step_seconds(self, device: str) -> float | None:
+        """Of one step (of each kind, if there are several) on a machine of today, to plan by; None: nobody knows."""
+        ...
+
     def build(self, place: Place) -> Steps | Training: ...
 
 
@@ -279,6 +283,7 @@ class Wanted:
 
     spec: RunSpec
     repeat: int = 1
+    most: int = 1  # where time is left, and the interval over fewer is wide
 
 
 class Suite(Protocol):

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -44,6 +45,15 @@ def peak_memory_bytes() -> int | None:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return None
+
+
+def process_age_seconds() -> float | None:
+    """Since this process was started, the interpreter's own start included; None where the system doesn't tell."""
+    try:
+        began = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - began
+    except (AttributeError, OSError, ValueError, IndexError):
+        return None
 
 
 def write_pid(path: Path) -> None:

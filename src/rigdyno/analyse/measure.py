@@ -25,9 +25,16 @@ from rigdyno.analyse.streams import (
     streams,
 )
 from rigdyno.analyse.validity import findings, over_ranks
-from rigdyno.analyse.verdict import Finding, imprecise, merged, merged_over_processes, validity_of
+from rigdyno.analyse.verdict import (
+    ENOUGH_PROCESSES,
+    Finding,
+    imprecise,
+    merged,
+    merged_over_processes,
+    validity_of,
+)
 from rigdyno.errors import DamagedRun
-from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement, Phases, Soak
 from rigdyno.schema.participant import Participant, sampler_of
 from rigdyno.schema.record import UNNAMED, Completed, Facts, Outcome, Quality, RunRecord
@@ -114,16 +121,28 @@ def steady_of(rows: Rows) -> Steady:
 def _measurement(group: Sequence[CellData]) -> Measurement:
     records = tuple(cell.record for cell in group)
     processes = [process_figures(cell) for cell in group if isinstance(cell.record.outcome, Completed)]
+    kinds = _over_processes([process.kinds for process in processes if process.kinds])
     return Measurement(
         spec=records[0].spec,
         records=records,
         outcome=_outcome(records),
         facts=_facts(group),
-        kinds=_over_processes([process.kinds for process in processes if process.kinds]),
-        validity=validity_of(merged_over_processes([process.findings for process in processes])) if processes else None,
+        kinds=kinds,
+        validity=_validity(processes, kinds),
         soak=next((process.soak for process in processes if process.soak is not None), None),
         phases=phases_over_processes([process.phases for process in processes if process.phases is not None]),
     )
+
+
+def _validity(processes: Sequence[Process], kinds: Mapping[str, KindFigures]) -> Validity | None:
+    if not processes:
+        return None
+    found = merged_over_processes([process.findings for process in processes])
+    if len(processes) >= ENOUGH_PROCESSES:
+        names = {kind: f"processes' {kind} steps" if len(kinds) > 1 else "processes" for kind in kinds}
+        spread = [imprecise(figures.throughput, names[kind]) for kind, figures in kinds.items()]
+        found = merged([*found, *(each for each in spread if each is not None)])
+    return validity_of(found)
 
 
 def _outcome(records: Sequence[RunRecord]) -> Outcome:

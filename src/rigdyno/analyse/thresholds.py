@@ -7,8 +7,10 @@ used for more than a verdict; the margin above a physical limit stands in verdic
 
 from __future__ import annotations
 
-# The order-statistic interval of a median needs 6 values for 95 %; ten leave room for a hiccup or two among them.
-FEW_ROWS = 10
+from rigdyno.schema.spec import ROWS_FOR_A_VERDICT
+
+# The meter goes on until it has as many, if it may.
+FEW_ROWS = ROWS_FOR_A_VERDICT
 
 # Seconds from the first steady row to the last. The sampler reads twice a second: in a shorter time it can't have seen
 # what the machine did, and a neighbour's burst lasts longer than that.

@@ -16,6 +16,13 @@ RULE_VERSION = 3  # raised whenever a rule or a threshold changes: a verdict is 
 # the same noisy machine, by a kernel that may not be the best possible one.
 LIMIT_MARGIN = 0.05
 
+# Reasons that say how well one process is known by its own steps. From three processes on, the spread between them says
+# more: with a chance of one in ten for each, six processes would otherwise be SUSPECT every other time. What nearly all
+# of them show is no chance: it belongs to what is measured.
+STEADINESS = frozenset(("too_few_steps", "too_short", "never_settled", "drifting", "imprecise"))
+ENOUGH_PROCESSES = 3
+NEARLY_ALL = 0.75
+
 SEVERITIES: tuple[Verdict, ...] = ("VALID", "SUSPECT", "INVALID")
 
 
@@ -53,17 +60,22 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def merged_over_processes(processes: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Each code once; says in how many of the processes."""
+    """Each code once; says in how many of the processes. What concerns the steadiness of single processes counts if it
+    holds for nearly all of them: else the interval of their mean tells what it does to the figure."""
     every = merged(finding for process in processes for finding in process)
     if len(processes) == 1:
         return every
+    count = len(processes)
     hit = {finding.code: sum(any(f.code == finding.code for f in p) for p in processes) for finding in every}
     return [
-        Finding(
-            finding.severity, finding.code, f"{finding.sentence} ({hit[finding.code]} of {len(processes)} processes)"
-        )
+        Finding(finding.severity, finding.code, f"{finding.sentence} ({hit[finding.code]} of {count} processes)")
         for finding in every
+        if count < ENOUGH_PROCESSES or not is_about_steadiness(finding) or hit[finding.code] > NEARLY_ALL * count
     ]
+
+
+def is_about_steadiness(finding: Finding) -> bool:
+    return finding.code in STEADINESS and finding.severity == "SUSPECT"
 
 
 def above_limit(figure: Estimate, limit: Estimate) -> Finding | None:
@@ -81,7 +93,7 @@ def above_limit(figure: Estimate, limit: Estimate) -> Finding | None:
     return Finding("INVALID", "above_limit", sentence)
 
 
-def imprecise(figure: Estimate, steps_name: str = "steps") -> Finding | None:
+def imprecise(figure: Estimate, what: str = "steps") -> Finding | None:
     """An interval so wide that the figure in its middle says next to nothing."""
     if figure.interval is None or figure.value <= 0:
         return None  # a single row has no interval: its number is what is said about it
@@ -89,7 +101,7 @@ def imprecise(figure: Estimate, steps_name: str = "steps") -> Finding | None:
     if max(high - figure.value, figure.value - low) / figure.value <= IMPRECISE:
         return None
     interval = f"{show_scaled(low, figure.unit)} to {show_scaled(high, figure.unit)}"
-    return Finding("SUSPECT", "imprecise", f"the {steps_name} differ so much that their rate may be {interval}")
+    return Finding("SUSPECT", "imprecise", f"the {what} differ so much that their rate may be {interval}")
 
 
 def against_limit(validity: Validity, figure: Estimate, limit: Estimate) -> Validity:

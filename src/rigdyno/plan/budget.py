@@ -1,41 +1,104 @@
-"""Fits what is wanted into the time that there is."""
+"""Fits what is wanted into the time that there is: first what a verdict needs, then what was asked for."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
 from rigdyno.contracts import Wanted
 from rigdyno.errors import BadValue, RigdynoError
 from rigdyno.plan.build import workload_of
-from rigdyno.schema.spec import RunSpec
+from rigdyno.schema.spec import ROWS_FOR_A_VERDICT, RunSpec
 from rigdyno.units import show_seconds
 
 LEAST_SECONDS = 1.0  # a cell that measures for less says nothing
+WARM_UP_ROWS = 5  # the meter's own least
+FEWEST_REPEATS = 3  # two processes have an interval that says nothing: then one is as good
+BUDGET_STEP_SECONDS = 10.0  # a budget that is recommended is rounded up
 
 
-def fitted(wanted: Sequence[Wanted], seconds: float, *, keep_repeats: bool = False) -> list[Wanted]:
-    """All cells measure longer or shorter by one factor. A suite's own repeats are given up one by one before a cell
-    becomes too short; repeats that the user asked for are kept, or it is said that they don't fit."""
-    starting = [start_seconds(cell.spec) for cell in wanted]
-    most = max((cell.repeat for cell in wanted), default=1)
-    for limit in [most] if keep_repeats else range(most, 0, -1):
-        repeats = [min(cell.repeat, limit) for cell in wanted]
-        left = seconds - sum(start * repeat for start, repeat in zip(starting, repeats, strict=True))
-        asked = sum(cell.spec.budget.seconds * repeat for cell, repeat in zip(wanted, repeats, strict=True))
-        if left >= LEAST_SECONDS * sum(repeats):
-            return [_scaled(cell, repeat, left / asked) for cell, repeat in zip(wanted, repeats, strict=True)]
-    least = sum((start + LEAST_SECONDS) * repeat for start, repeat in zip(starting, repeats, strict=True))
+class Share(NamedTuple):
+    """What one configuration takes."""
+
+    wanted: Wanted
+    repeat: int
+    start: float  # seconds of one process before it steps
+    least: float  # seconds that it has to step for
+    asked: float
+
+
+def fitted(
+    wanted: Sequence[Wanted], seconds: float, *, keep_repeats: bool = False, at_most: float = math.inf
+) -> list[Wanted]:
+    """Every cell gets what a verdict needs, and of the rest all as much in proportion to what they asked for (`at_most`
+    so many times that). A suite's own repeats are given up before a cell becomes too short; repeats that the user
+    asked for are kept, or it is said that they don't fit."""
+    for needs in (_needed_seconds, _no_needs):
+        shares: list[Share] | None = [_share(cell, cell.repeat, needs(cell.spec)) for cell in wanted]
+        while shares is not None:
+            left = seconds - sum(share.start * share.repeat for share in shares)
+            if left >= sum(share.least * share.repeat for share in shares):
+                factor = min(at_most, _factor(shares, left))
+                return [_with_seconds(share, factor) for share in shares]
+            tight, shares = shares, None if keep_repeats else _with_fewer(shares)
+    least = sum((share.start + share.least) * share.repeat for share in tight)
     raise BadValue(f"a budget of {show_seconds(seconds)} is too short: this takes at least {show_seconds(least)}")
 
 
-def _scaled(cell: Wanted, repeat: int, factor: float) -> Wanted:
-    budget = cell.spec.budget
-    seconds = max(LEAST_SECONDS, round(budget.seconds * factor, 2))
-    spec = msgspec.structs.replace(cell.spec, budget=msgspec.structs.replace(budget, seconds=seconds))
-    return replace(cell, spec=spec, repeat=repeat)
+def with_needs(wanted: Sequence[Wanted]) -> list[Wanted]:
+    """Where there is no budget: as long as they ask for, or as a verdict needs."""
+    return [_with_seconds(_share(cell, cell.repeat, _needed_seconds(cell.spec)), 1.0) for cell in wanted]
+
+
+def settling_seconds(wanted: Sequence[Wanted]) -> float:
+    """A budget for one process of each in which every one of them has what a verdict needs."""
+    whole = sum(start_seconds(cell.spec) + max(LEAST_SECONDS, _needed_seconds(cell.spec)) for cell in wanted)
+    return math.ceil(whole / BUDGET_STEP_SECONDS) * BUDGET_STEP_SECONDS
+
+
+def is_too_short(spec: RunSpec) -> bool:
+    """For a verdict, as far as the workload can tell how long its steps are."""
+    return spec.budget.stop == "steps" and spec.budget.seconds < 0.99 * _needed_seconds(spec)
+
+
+def _with_fewer(shares: Sequence[Share]) -> list[Share] | None:
+    """With fewer processes of whatever takes the most time; None: all have one."""
+    repeated = [share for share in shares if share.repeat > 1]
+    if not repeated:
+        return None
+    dearest = max(repeated, key=lambda share: share.repeat * (share.start + share.least))
+    repeat = dearest.repeat - 1 if dearest.repeat > FEWEST_REPEATS else 1
+    return [share._replace(repeat=repeat) if share is dearest else share for share in shares]
+
+
+def _share(cell: Wanted, repeat: int, needed: float) -> Share:
+    return Share(cell, repeat, start_seconds(cell.spec), max(LEAST_SECONDS, needed), cell.spec.budget.seconds)
+
+
+def _factor(shares: Sequence[Share], left: float) -> float:
+    """By which all are longer or shorter than they asked for, save those that then have too little: these get their
+    least."""
+    above = list(shares)
+    while above:
+        others = sum(share.least * share.repeat for share in shares if share not in above)
+        factor = (left - others) / sum(share.asked * share.repeat for share in above)
+        short = [share for share in above if share.asked * factor < share.least]
+        if not short:
+            return factor
+        above = [share for share in above if share not in short]
+    return 0.0
+
+
+def _with_seconds(share: Share, factor: float) -> Wanted:
+    spec = share.wanted.spec
+    seconds = max(share.least, round(share.asked * factor, 2))
+    budget = msgspec.structs.replace(spec.budget, seconds=seconds)
+    most = max(share.wanted.most, share.wanted.repeat)  # starts are quicker than planned where nothing else runs
+    return replace(share.wanted, spec=msgspec.structs.replace(spec, budget=budget), repeat=share.repeat, most=most)
 
 
 def start_seconds(spec: RunSpec) -> float:
@@ -43,3 +106,20 @@ def start_seconds(spec: RunSpec) -> float:
         return workload_of(spec).start_seconds()
     except RigdynoError:
         return 0.0  # what is wrong with it is said when the cell itself is asked
+
+
+def _no_needs(_spec: RunSpec) -> float:
+    return 0.0
+
+
+def _needed_seconds(spec: RunSpec) -> float:
+    """For the steps of a warm-up and for those that a verdict needs; 0 where nobody knows, or steps aren't what ends
+    it."""
+    if spec.budget.stop == "clock":
+        return 0.0
+    try:
+        step = workload_of(spec).step_seconds(spec.device)
+    except RigdynoError:
+        return 0.0
+    rows = WARM_UP_ROWS + min(ROWS_FOR_A_VERDICT, spec.budget.max_steps or ROWS_FOR_A_VERDICT)
+    return 0.0 if step is None else rows * step

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from rigdyno.contracts import Wanted, Workload
 from rigdyno.errors import MissingExtra
 from rigdyno.plan.build import arrangement_of, is_function, scope_of, update_of, workload_of
@@ -17,12 +19,15 @@ from rigdyno.schema.system import System
 
 
 def cells_of(wanted: Sequence[Wanted], system: System, resources: Resources) -> Iterator[Cell]:
-    """Repeats go round by round, so that a drift of the machine hits all configurations alike."""
-    rounds = range(1, max((cell.repeat for cell in wanted), default=0) + 1)
-    order = [(cell.spec, repeat) for repeat in rounds for cell in wanted if repeat <= cell.repeat]
+    """Repeats go round by round, so that a drift of the machine hits all configurations alike; spare ones come last."""
+    rounds = range(1, max((max(cell.repeat, cell.most) for cell in wanted), default=0) + 1)
+    order = [(cell.spec, repeat, False) for repeat in rounds for cell in wanted if repeat <= cell.repeat]
+    order += [(cell.spec, repeat, True) for repeat in rounds for cell in wanted if cell.repeat < repeat <= cell.most]
     digits = max(2, len(str(len(order))))  # names sort in the order that the cells run in
-    for number, (spec, repeat) in enumerate(order, start=1):
-        yield _cell(f"{number:0{digits}d}-{_slug(spec)}", spec, repeat, system, resources)
+    for number, (spec, repeat, spare) in enumerate(order, start=1):
+        cell = _cell(f"{number:0{digits}d}-{_slug(spec)}", spec, repeat, system, resources)
+        if not spare or cell.refusal is None:
+            yield msgspec.structs.replace(cell, spare=spare)
 
 
 def _cell(stem: str, spec: RunSpec, repeat: int, system: System, resources: Resources) -> Cell:

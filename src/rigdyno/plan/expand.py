@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ import msgspec
 from rigdyno import catalogue
 from rigdyno.contracts import Suite, SuiteRequest, Wanted
 from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
-from rigdyno.plan.budget import fitted
+from rigdyno.plan.budget import fitted, is_too_short, settling_seconds, with_needs
 from rigdyno.plan.build import is_function, option_types, scope_of, usual_arrangement, workload_of
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.load import Request
@@ -26,6 +27,7 @@ from rigdyno.schema.spec import Budget, Cell, Plan, Reach, RunSpec
 from rigdyno.schema.system import System
 
 DEFAULT_SECONDS = 10.0
+SPARE_SHARE = 0.15  # of the planned time, for more processes where intervals are wide
 
 
 def expand(request: Request, system: System, device: str, resources: Resources) -> Plan:
@@ -69,7 +71,9 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
         raise UsageError("this machine doesn't tell how many cores a rank on another has; add --threads, or --device")
     suite = request.target if request.target in catalogue.names("suite") else None
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
-    cells = _fitted_cells(wanted, request, request.budget_seconds, system, resources)
+    refused = {cell.spec.key() for cell in _cells(wanted, system, resources) if cell.refusal is not None}
+    fitting = _fitted(wanted, refused, request, request.budget_seconds)
+    cells = _cells(fitting, system, resources)
     noise = NoisePlan()
     if suite is None:
         _complain_if_nothing_fits(cells)
@@ -77,9 +81,14 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
         noise = noise_plan(cells, request.budget_seconds or sum(cell.seconds for cell in cells), resources)
         if request.budget_seconds is not None and noise.cells:
             try:
-                cells = _fitted_cells(wanted, request, request.budget_seconds - noise.seconds, system, resources)
+                fitting = _fitted(wanted, refused, request, request.budget_seconds - noise.seconds)
+                cells = _cells(fitting, system, resources)
             except BadValue:  # without the pairs they just fit
                 noise = NoisePlan(missing="the budget has room for the suite's cells alone")
+    planned = sum(cell.seconds for cell in cells if not cell.spare and cell.refusal is None) + noise.seconds
+    spare = 0.0
+    if any(cell.spare for cell in cells):
+        spare = SPARE_SHARE * planned if request.budget_seconds is None else request.budget_seconds - planned
     return Plan(
         name=plan_name(request.target),
         suite=suite,
@@ -90,15 +99,41 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
         ),
         duel=noise.duel,
         noise_missing=noise.missing,
+        budget_seconds=request.budget_seconds,
+        spare_seconds=max(0.0, spare),
+        foreseen=_foreseen(cells, fitting, noise),
     )
 
 
-def _fitted_cells(
-    wanted: Sequence[Wanted], request: Request, seconds: float | None, system: System, resources: Resources
-) -> tuple[Cell, ...]:
-    if seconds is not None:
-        wanted = fitted(wanted, seconds, keep_repeats=request.repeat is not None)
+def _fitted(wanted: Sequence[Wanted], refused: set[str], request: Request, seconds: float | None) -> list[Wanted]:
+    """What a budget leaves over goes to spare processes, where there are any, and else to longer ones. What can't run
+    here takes no time."""
+    if seconds is None:
+        return with_needs(wanted)
+    running = [cell for cell in wanted if cell.spec.key() not in refused]
+    has_spare = any(cell.most > cell.repeat for cell in running)
+    keep = request.repeat is not None
+    found = iter(fitted(running, seconds, keep_repeats=keep, at_most=1.0 if has_spare else math.inf))
+    return [cell if cell.spec.key() in refused else next(found) for cell in wanted]
+
+
+def _cells(wanted: Sequence[Wanted], system: System, resources: Resources) -> tuple[Cell, ...]:
     return tuple(cells_of(wanted, system, resources))
+
+
+def _foreseen(cells: Sequence[Cell], wanted: Sequence[Wanted], noise: NoisePlan) -> str | None:
+    """What can be said before anything has run: steps that are known to be long, and a time that is too short."""
+    short = [cell for cell in cells if cell.refusal is None and cell.repeat == 1 and is_too_short(cell.spec)]
+    if not short:
+        return None
+    possible = {cell.spec.key() for cell in cells if cell.refusal is None}
+    settling = settling_seconds([cell for cell in wanted if cell.spec.key() in possible]) + noise.seconds
+    names = ", ".join(dict.fromkeys(_name(cell.spec) for cell in short))
+    return f"too short for a verdict, these will be SUSPECT: {names}; --budget {settling:.0f}s would settle them"
+
+
+def _name(spec: RunSpec) -> str:
+    return " ".join([spec.workload, *(str(value) for value in spec.options.values())])
 
 
 def _require_parts(request: Request) -> None:
@@ -144,7 +179,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
     )
     _require_known([cell.spec for cell in wanted], request)
     return [
-        Wanted(_adapted(spec, request), cell.repeat)
+        Wanted(_adapted(spec, request), cell.repeat, cell.repeat if request.repeat is not None else cell.most)
         for cell in wanted
         for spec in varied(cell.spec, request, only_known=True)
     ]

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rigdyno.plan.preflight import disk_bytes, free_disk_bytes
 from rigdyno.report.page import Page
-from rigdyno.schema.record import RunHead
+from rigdyno.schema.record import RunHead, RunRecord
 from rigdyno.schema.spec import Cell, Plan
 from rigdyno.units import show_bytes, show_seconds
+
+LATE = 1.05  # times the budget: less isn't worth a word
+NOTICED_SECONDS = 2.0
 
 
 def plan_lines(head: RunHead, root: Path, page: Page, *, every_cell: bool = False) -> list[str]:
     lines = textwrap.wrap(f"This rig: {head.system.line()}", page.width, subsequent_indent="  ")
     lines += textwrap.wrap(summary(head.plan), page.width, subsequent_indent="  ")
     if every_cell:
-        lines += [cell_line(cell) for cell in head.plan.runnable if cell.pair is None]
+        lines += [cell_line(cell) for cell in head.plan.runnable if cell.pair is None and not cell.spare]
     lines += _duel_lines(head.plan)
+    if head.plan.foreseen is not None:
+        lines += textwrap.wrap(f"  {head.plan.foreseen}", page.width, subsequent_indent="    ")
     refused = [cell for cell in head.plan.cells if cell.refusal is not None and cell.repeat == 1]
     for cell in refused:
         lines += textwrap.wrap(f"  not run: {_name(cell)}: {cell.refusal}", page.width, subsequent_indent="    ")
@@ -35,9 +41,11 @@ def summary(plan: Plan) -> str:
 
 
 def _count(plan: Plan) -> str:
-    cells = [cell for cell in plan.runnable if cell.pair is None]
-    pairs = len(plan.runnable) - len(cells)
+    cells = [cell for cell in plan.runnable if cell.pair is None and not cell.spare]
+    pairs = sum(cell.pair is not None for cell in plan.runnable)
     words = [f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"] if cells or not pairs else []
+    if any(cell.spare for cell in plan.runnable):
+        words[-1] += f" (and {show_seconds(plan.spare_seconds)} for more where intervals are wide)"
     if plan.duel is not None and pairs:
         least = "" if plan.duel.self_duel or plan.duel.least_pairs == pairs // 2 else f"{plan.duel.least_pairs} to "
         against = f" of {plan.duel.what} against itself" if plan.duel.self_duel else ""
@@ -60,3 +68,36 @@ def cell_line(cell: Cell) -> str:
 def _name(cell: Cell) -> str:
     options = ", ".join(f"{key}={value}" for key, value in cell.spec.options.items())
     return f"{cell.spec.workload} {options}".strip()
+
+
+def time_sentence(plan: Plan, records: Sequence[RunRecord]) -> str | None:
+    """What took longer than the budget allows for, and by how much; None where it was kept, or nobody gave one."""
+    if plan.budget_seconds is None or plan.is_duel:
+        return None
+    took = sum(record.seconds for record in records if record.arm != "b")  # the arms of a pair run at the same time
+    cells = {cell.name: cell for cell in plan.cells}
+    over = _over(plan, cells, records)
+    unrun = sum(cell.pair is None and not cell.spare for cell in plan.runnable) - sum(
+        record.pair is None and not cells[record.cell].spare for record in records if record.cell in cells
+    )
+    if took <= LATE * plan.budget_seconds and not (unrun > 0 and over):
+        return None
+    whole = f"the run took {show_seconds(took)} of a budget of {show_seconds(plan.budget_seconds)}"
+    return f"{whole}: {'; '.join(over)}" if over else whole
+
+
+def _over(plan: Plan, cells: Mapping[str, Cell], records: Sequence[RunRecord]) -> list[str]:
+    """Starting, and everything behind that: a first step that compiles, steps that are longer than the time for all."""
+    known = [(cells[record.cell], record) for record in records if record.pair is None and record.cell in cells]
+    timed = [(cell, record, record.start_seconds) for cell, record in known if record.start_seconds is not None]
+    planned = [cell.seconds - cell.spec.budget.seconds for cell, _, _ in timed]
+    taken = [start for _, _, start in timed]
+    later = sum(record.seconds - start - record.spec.budget.seconds for _, record, start in timed)
+    said = []
+    if sum(taken) - sum(planned) > NOTICED_SECONDS:
+        mean, expected = (show_seconds(sum(seconds) / len(timed)) for seconds in (taken, planned))
+        longer = show_seconds(sum(taken) - sum(planned))
+        said.append(f"starting took {longer} longer ({mean} a process instead of {expected})")
+    if later > NOTICED_SECONDS:
+        said.append(f"steps that were under way, and what comes behind them, {show_seconds(later)}")
+    return said

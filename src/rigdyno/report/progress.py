@@ -5,7 +5,6 @@ Drawn twice a second and no more: drawing costs time on the machine that is bein
 
 from __future__ import annotations
 
-import itertools
 import sys
 from pathlib import Path
 from typing import TextIO
@@ -57,24 +56,38 @@ class _Counting(Silent):
     """Knows which of the cells that can run is under way; what can't run, the plan has already said."""
 
     def __init__(self) -> None:
-        self._plan = Plan(name="")
+        self._plan, self._spare_seconds, self._spares = Plan(name=""), 0.0, 0
         self._cell: Cell | None = None  # None: a cell that the plan refused
 
     def planned(self, plan: Plan, folder: Path) -> None:
-        self._plan = plan
+        self._plan, self._spare_seconds, self._spares = plan, 0.0, 0
 
     def started(self, cell: Cell) -> None:
+        if self._cell is not None and self._cell.spare:
+            self._spare_seconds += self._cell.seconds
+        self._spares += cell.spare
         self._cell = cell if cell.refusal is None else None
 
     def _position(self) -> str:
-        if self._cell is not None and self._cell.pair is not None:
+        if self._cell is None:
+            return ""
+        if self._cell.pair is not None:
             return f"pair {self._cell.pair}"
-        names = [cell.name for cell in self._plan.runnable if cell.pair is None]
-        return f"{names.index(self._cell.name) + 1}/{len(names)}" if self._cell is not None else ""
+        if self._cell.spare:
+            return f"more, {self._spares}"
+        names = [cell.name for cell in self._plan.runnable if cell.pair is None and not cell.spare]
+        return f"{names.index(self._cell.name) + 1}/{len(names)}"
 
     def _seconds_before(self) -> float:
-        cells = itertools.takewhile(lambda cell: cell != self._cell, self._plan.runnable)
-        return sum(cell.seconds for cell in cells)
+        """Of what the plan says. Spare cells run behind the others, before the pairs."""
+        before = 0.0
+        for cell in self._plan.runnable:
+            if self._cell is None or cell.name == self._cell.name:
+                break
+            before += 0.0 if cell.spare else cell.seconds
+        if self._cell is not None and self._cell.pair is not None:
+            return before + self._plan.spare_seconds
+        return before + min(self._spare_seconds, self._plan.spare_seconds)
 
 
 class Lines(_Counting):

@@ -55,6 +55,7 @@ def record_of(
 ) -> RunRecord:
     left = left or Left()
     first = reports[0] if reports else None
+    starts = [report.start_seconds for report in reports if report.start_seconds is not None]
     peaks = [report.peak_memory_bytes for report in reports if report.peak_memory_bytes is not None]
     return RunRecord(
         benchmark_version=benchmark_version(cell.spec),
@@ -67,6 +68,7 @@ def record_of(
         pair=cell.pair,
         arm=cell.arm,
         started_at="",
+        start_seconds=max(starts, default=None),
         spec=cell.spec,
         system=left.nodes[0] if left.nodes else head.system,
         environment=(first.environment if first is not None else None) or head.environment,

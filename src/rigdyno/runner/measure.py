@@ -137,7 +137,10 @@ class StepMeter:
             synchronise()
         self._began_ns = self._start_ns = self._flushed_ns = self._last_ns = self._now_ns()
         self._look_ns: float = self._began_ns + FLUSH_NS
-        self._end_ns = math.inf if budget is None else self._began_ns + budget.seconds * NS_PER_S
+        self._end_ns = self._most_ns = math.inf
+        if budget is not None:
+            self._end_ns = self._began_ns + budget.seconds * NS_PER_S
+            self._most_ns = self._began_ns + max(budget.seconds, budget.most_seconds) * NS_PER_S
 
     def more(self) -> bool:
         return self._running
@@ -254,8 +257,11 @@ class StepMeter:
             self._lane.open(math.nan, 0, 0.0)  # for nothing: a step is no row any more
 
     def _is_over(self, now_ns: int) -> bool:
-        """A row of each kind is the least that there can be."""
-        return now_ns >= self._end_ns and self._measured_rows + self._buffered() >= self._kinds
+        """A row of each kind is the least that there can be; those for a verdict are waited for, if there is time."""
+        rows = self._measured_rows + self._buffered()
+        if now_ns < self._end_ns or rows < self._kinds:
+            return False
+        return now_ns >= self._most_ns or self._budget is None or rows >= self._budget.rows * self._kinds
 
     def _begin_step(self) -> None:
         self._start_ns = self._now_ns()

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
+from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import Clock, SystemClock, utc_now
 from rigdyno.contracts import Launch, Observer, Progress
-from rigdyno.errors import Interrupted
+from rigdyno.errors import DamagedRun, Interrupted
 from rigdyno.launchers.process import ProcessSession
 from rigdyno.plan.build import workload_of
 from rigdyno.runner.collect import Ending, measured_record, record_of
 from rigdyno.runner.course import DuelCourse
 from rigdyno.runner.live import LiveRate
 from rigdyno.runner.pairs import PairRun
+from rigdyno.runner.schedule import Schedule
 from rigdyno.runner.sessions import Sessions
 from rigdyno.runner.signals import termination_as_interrupt
 from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.measured import Measurement
 from rigdyno.schema.participant import ranks_among
 from rigdyno.schema.record import UNNAMED, RunHead, RunRecord, Skipped
 from rigdyno.schema.spec import Cell
@@ -45,32 +50,63 @@ class Orchestrator:
 
     def run(self) -> list[RunRecord]:
         """Every cell that has no record yet; the records just made. Cells whose nodes are gone are left for later."""
-        plan = self.head.plan
         records: list[RunRecord] = []
         with self.folder.locked(), termination_as_interrupt():
-            self.observer.planned(plan, self.folder.path)
+            self.observer.planned(self.head.plan, self.folder.path)
+            left = [cell for cell in self.head.plan.runnable if not self.folder.is_finished(cell)]
+            schedule = Schedule(self.head.plan, left, self.clock)
             try:
-                for cell in plan.cells:
-                    if cell.pair is None and not self.folder.is_finished(cell) and not self.sessions.is_lost(cell):
-                        records.append(self._cell(cell))
-                records += self._duel()
+                for cells in (self._planned(schedule), self._spare(schedule), self._duel(schedule)):
+                    records.extend(cells)
             except KeyboardInterrupt:
                 raise Interrupted(self._interrupted_message()) from None
             finally:
                 self.observer.over()
         return records
 
-    def _duel(self) -> list[RunRecord]:
+    def _planned(self, schedule: Schedule) -> Iterator[RunRecord]:
+        """In the plan's order, until the time is up; what can't run here is recorded in any case."""
+        for cell in self.head.plan.cells:
+            if cell.pair is not None or cell.spare or not self._is_to_run(cell):
+                continue
+            ready = cell if cell.refusal is not None else schedule.allotted(cell)
+            if ready is not None:
+                record = self._cell(ready)
+                schedule.ended(cell, record)
+                yield record
+
+    def _spare(self, schedule: Schedule) -> Iterator[RunRecord]:
+        """As long as there is time: one more process of whatever is known least well."""
+        while spare := [cell for cell in self.head.plan.runnable if cell.spare and self._is_to_run(cell)]:
+            cell = schedule.spare(spare, self._measured_so_far())
+            ready = None if cell is None else schedule.allotted(cell)
+            if cell is None or ready is None:
+                return
+            record = self._cell(ready)
+            schedule.ended(cell, record)
+            yield record
+
+    def _is_to_run(self, cell: Cell) -> bool:
+        return not self.folder.is_finished(cell) and not self.sessions.is_lost(cell)
+
+    def _measured_so_far(self) -> list[Measurement]:
+        found = []
+        for cell in self.folder.cells([]):
+            if cell.record.pair is None:
+                with suppress(DamagedRun):  # the report names it
+                    found.append(CellData(cell.record, cell.steps(), cell.telemetry()))
+        return measurements(found)
+
+    def _duel(self, schedule: Schedule) -> Iterator[RunRecord]:
         """Pair by pair, until it is decided as precisely as was set beforehand, the time is up, or an arm fails."""
-        records: list[RunRecord] = []
-        course = DuelCourse(self.folder, self.head.plan, self.clock)
-        for a, b in course.pairs():
-            records += self._pair(a, b)
-        return records
+        for a, b in DuelCourse(self.folder, self.head.plan, self.clock).pairs():
+            if not self.head.plan.is_duel and schedule.left_seconds < a.seconds + b.seconds:
+                return  # the machine's own noise is the first thing that a late run goes without
+            yield from self._pair(a, b)
 
     def _interrupted_message(self) -> str:
-        done = sum(self.folder.is_finished(cell) for cell in self.head.plan.cells)
-        total = len(self.head.plan.cells)
+        cells = [cell for cell in self.head.plan.cells if not cell.spare]
+        done, total = sum(self.folder.is_finished(cell) for cell in cells), len(cells)
         return f"interrupted; {done} of {total} cells are kept. Go on with: rigdyno run --resume {self.folder.path}"
 
     def _cell(self, cell: Cell) -> RunRecord:
@@ -100,7 +136,7 @@ class Orchestrator:
             left = launch.collect()
         if left.lost is not None:
             self.sessions.lose(cell)
-        limit = time_limit_seconds(cell.seconds) if timed_out else None
+        limit = time_limit_seconds(_longest(cell)) if timed_out else None
         return measured_record(self.head, self.folder.name, cell, folder, Ending(left, limit))
 
     def _pair(self, a: Cell, b: Cell) -> list[RunRecord]:
@@ -129,7 +165,7 @@ class Orchestrator:
         try:
             while not launch.wait(TICK_SECONDS):
                 seconds = seconds_of_ns(self.clock.now_ns() - began_ns)
-                if seconds > time_limit_seconds(cell.seconds):
+                if seconds > time_limit_seconds(_longest(cell)):
                     launch.stop()
                     return True
                 share = min(0.99, seconds / max(cell.seconds, 0.1))
@@ -141,6 +177,11 @@ class Orchestrator:
             launch.stop()
             raise
         return False
+
+
+def _longest(cell: Cell) -> float:
+    """What it may take as it was planned, or as it was allotted."""
+    return max(cell.seconds, cell.spec.budget.most_seconds + (cell.spec.budget.start_seconds or 0.0))
 
 
 class Stamp:

@@ -18,11 +18,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock
 from rigdyno.contracts import CannotRun, Collective, Job, Mark, Place, Steps, Training, no_mark
 from rigdyno.plan.build import arrangement_of, update_of, workload_of
-from rigdyno.processes import die_with_parent, offer_to_oom_killer, peak_memory_bytes, write_pid
+from rigdyno.processes import (
+    die_with_parent,
+    offer_to_oom_killer,
+    peak_memory_bytes,
+    process_age_seconds,
+    write_pid,
+)
 from rigdyno.rig.environment import describe_environment
 from rigdyno.runner.device import prepare_torch, synchroniser, usable_cores, with_framework
 from rigdyno.runner.measure import StepMeter
@@ -32,9 +40,10 @@ from rigdyno.schema.layout import CellFolder, ParticipantFolder, RowKind
 from rigdyno.schema.participant import Participant, on_node, ranks_among
 from rigdyno.schema.record import Completed, Facts, Failed, Outcome, Phase, Skipped, WorkerReport
 from rigdyno.schema.samples import PHASES, STEP_FIELDS, STEP_STRUCT, Header, RowFile
-from rigdyno.schema.spec import Cell, RunSpec
+from rigdyno.schema.spec import Budget, Cell, RunSpec
 from rigdyno.store.files import read_json, write_json
 
+LEAST_SECONDS, LEAST_SHARE = 1.0, 0.2  # of a budget that a late start leaves
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
 
 
@@ -50,6 +59,7 @@ class Worker:
     meter: StepMeter | TurnMeter | None = None
     phases: PhaseClock | None = None
     afterwards: ExitStack = field(default_factory=ExitStack)
+    start_seconds: float | None = None  # until the meter began
 
     def run(self) -> Outcome:
         """The one broad handler of Rigdyno: whatever happens in here becomes a recorded outcome."""
@@ -82,6 +92,7 @@ class Worker:
         kinds = tuple(built.kinds) if isinstance(built, Steps) else ("step",)
         self.facts = _facts(built, self.facts.unit)
         self.phase = "warm-up"
+        self.start_seconds = process_age_seconds()
         if self.turns is not None:
             self.meter = self._turn_meter(self.turns, len(kinds))
         else:
@@ -117,7 +128,7 @@ class Worker:
         return StepMeter(
             self._row_file(kinds),
             SystemClock(),
-            self.spec.budget,
+            in_time(self.spec.budget, self.start_seconds),
             kinds=len(kinds),
             synchronise=synchroniser(self.place.device),
             agree=collective.agree if self.place.world_size > 1 else None,
@@ -140,6 +151,17 @@ def _facts(built: Steps | Training, unit: str) -> Facts:
         per_item=dict(built.per_item),
         settled=dict(built.settled),
         notes=tuple(built.notes),
+    )
+
+
+def in_time(budget: Budget, start_seconds: float | None) -> Budget:
+    """What the start took longer than it may is taken off, but never all of it."""
+    if budget.start_seconds is None or start_seconds is None:
+        return budget
+    late = max(0.0, start_seconds - budget.start_seconds)
+    least = min(budget.seconds, max(LEAST_SECONDS, LEAST_SHARE * budget.seconds))
+    return msgspec.structs.replace(
+        budget, seconds=max(least, budget.seconds - late), most_seconds=max(0.0, budget.most_seconds - late)
     )
 
 
@@ -187,6 +209,7 @@ def work(cell_folder: Path, participant: str, turns: socket.socket | None = None
         facts=worker.facts,
         environment=with_framework(describe_environment()),
         peak_memory_bytes=peak_memory_bytes(),
+        start_seconds=worker.start_seconds,
     )
     write_json(folder.report, report)
     if isinstance(outcome, Completed):  # whoever failed has nobody left to take leave of

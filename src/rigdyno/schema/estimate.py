@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -41,6 +42,13 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
 
     def without_interval(self, method: str) -> Estimate:
         return msgspec.structs.replace(self, low=None, high=None, confidence=None, method=method)
+
+
+def relative_half_width(figure: Estimate) -> float | None:
+    """Of the interval, on the logarithm's scale; None where there is none, or it reaches down to zero."""
+    if figure.interval is None or figure.interval[0] <= 0:
+        return None
+    return math.log(figure.interval[1] / figure.interval[0]) / 2
 
 
 def worst_ratio(above: Estimate, below: Estimate) -> tuple[float, float] | None:

@@ -70,6 +70,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = Facts()
     environment: Environment | None = None
     peak_memory_bytes: ByteCount | None = None
+    start_seconds: float | None = None  # from the process's own start to the first step
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +86,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm | None = None
     started_at: str  # UTC, ISO 8601
     seconds: float = 0.0  # the whole cell, start-up included
+    start_seconds: float | None = None  # until the last rank took its first step
     spec: RunSpec
     system: System
     environment: Environment

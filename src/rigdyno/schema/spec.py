@@ -12,13 +12,20 @@ from rigdyno.schema.participant import Participant
 Value = bool | int | float | str
 
 
+ROWS_FOR_A_VERDICT = 10  # the order-statistic interval of a median needs 6 for 95 %; ten leave room for a hiccup or two
+
+
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a cell may measure. A `clock` budget (a soak) ends with the time, a `steps` budget with the step count
-    that was agreed after warm-up."""
+    """How long a cell may measure. A `clock` budget is a soak: as long as it says, and shown over time."""
 
     seconds: float = 10.0
     max_steps: int | None = None
     stop: Literal["steps", "clock"] = "steps"
+    rows: int = 0  # behind warm-up, of each kind: until they are there it goes on beyond its seconds, up to
+    most_seconds: float = 0.0  # which counts where it is more
+    start_seconds: float | None = (
+        None  # what the start may take; more is taken off the seconds. None: as long as it does
+    )
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +75,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int = 1
     pair: int | None = None  # of a duel: the two cells with this number are resident together and take turns
     arm: Arm | None = None
+    spare: bool = False  # runs only if time is left when all others have run, and its figure is among the widest
     refusal: str | None = None  # why it can't run here; kept so that every table can show it
     memory_bytes: int | None = None
     seconds: float = 0.0  # expected, start-up included
@@ -112,6 +120,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     reach: Reach = Reach()
     duel: DuelPlan | None = None  # of the cells that have a pair
     noise_missing: str | None = None  # why a suite doesn't measure the machine's own noise
+    budget_seconds: float | None = None  # for everything together, kept by the clock; None: nobody said
+    spare_seconds: float = 0.0  # for the spare cells
+    foreseen: str | None = None  # which rows will be SUSPECT for want of time, and what would settle them
 
     @property
     def is_duel(self) -> bool:
@@ -124,7 +135,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        return sum(cell.seconds for cell in self.runnable)
+        return sum(cell.seconds for cell in self.runnable if not cell.spare) + self.spare_seconds
 
     @property
     def memory_bytes(self) -> int | None:

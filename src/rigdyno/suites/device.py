@@ -15,7 +15,8 @@ from rigdyno.suites import _device_soak as soak
 from rigdyno.suites import _device_tables as tables
 from rigdyno.suites import _device_words as words
 
-ADD_SECONDS, LIMIT_SECONDS, FULL_FACTOR = 8.0, 5.0, 5.0
+ADD_SECONDS, LIMIT_SECONDS, FULL_FACTOR = 4.0, 5.0, 5.0
+ADD_PROCESSES, MOST_ADD_PROCESSES, MOST_LIMIT_PROCESSES = 3, 12, 3
 VARIANTS = ("as_published", "as_intended", "corrected")
 MATMUL_TYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -30,9 +31,12 @@ class Device:
         if request.soak_seconds is not None:
             return [Wanted(_soak_spec(request), request.repeat or 1)]
         factor = FULL_FACTOR if request.full else 1.0
-        repeat = request.repeat or 3
-        limits = [Wanted(limit) for limit in limit_specs(request.device, LIMIT_SECONDS * factor)]
-        adds = [Wanted(add_spec(request.device, variant, ADD_SECONDS * factor), repeat=repeat) for variant in VARIANTS]
+        repeat, most = request.repeat or ADD_PROCESSES, MOST_ADD_PROCESSES
+        limits = [
+            Wanted(limit, *((repeat, most) if limit.workload == "memory_bandwidth" else (1, MOST_LIMIT_PROCESSES)))
+            for limit in limit_specs(request.device, LIMIT_SECONDS * factor)
+        ]
+        adds = [Wanted(add_spec(request.device, variant, ADD_SECONDS * factor), repeat, most) for variant in VARIANTS]
         return [*limits, *adds]
 
     def present(self, measurements: Sequence[Measurement]) -> Presentation:

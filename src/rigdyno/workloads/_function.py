@@ -55,6 +55,9 @@ class Function:
     def start_seconds(self) -> float:
         return 3.0  # most import a framework
 
+    def step_seconds(self, device: str) -> float | None:
+        return None
+
     def build(self, place: Place) -> Steps:
         function = _found(_imported(Path(self.file)), self.function, self.file)
         where = f"{self.function} in {self.file}"

@@ -44,6 +44,9 @@ class HostDeviceCopy:
     def start_seconds(self) -> float:
         return IMPORT_SECONDS + 3.0  # a device's context, and pinning
 
+    def step_seconds(self, device: str) -> float | None:
+        return 0.1
+
     def build(self, place: Place) -> Steps:
         import torch
 

@@ -40,6 +40,9 @@ class LaunchLatency:
     def start_seconds(self) -> float:
         return IMPORT_SECONDS
 
+    def step_seconds(self, device: str) -> float | None:
+        return 0.01
+
     def build(self, place: Place) -> Steps:
         import torch
 

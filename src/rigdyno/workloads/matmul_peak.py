@@ -70,6 +70,9 @@ class MatmulPeak:
         search = 0.0 if self.size else _SEARCH_SECONDS
         return IMPORT_SECONDS + search + (IMPORT_SECONDS if self._may_crash else 0.0)
 
+    def step_seconds(self, device: str) -> float | None:
+        return 1.2 * _LONGEST_STEP_SECONDS if not self.size else None
+
     def build(self, place: Place) -> Steps:
         self._try(place.device)
         shape = (self.size,) * 3 if self.size else fastest(SHAPES, self._timer(place), SystemClock())

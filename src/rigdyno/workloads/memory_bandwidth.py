@@ -53,6 +53,9 @@ class MemoryBandwidth:
     def start_seconds(self) -> float:
         return IMPORT_SECONDS + 1.0
 
+    def step_seconds(self, device: str) -> float | None:
+        return 0.15 if is_host(device) else 0.02  # a round of three kinds
+
     def build(self, place: Place) -> Steps:
         least = _LEAST_HOST_BYTES if is_host(place.device) else _LEAST_DEVICE_BYTES
         cache = cache_bytes(place.device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from rigdyno.contracts import CannotRun, Place, Requirement, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads._options import number_between, one_of, text, whole_number, yes_or_no
-from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS
+from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, is_host
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,8 @@ _BATCHES = 4  # resident, taken in turns
 _KEPT_BYTES = 100_000_000  # of one image at full size, until its backward pass
 _STATES = 4  # of a parameter: itself, its gradient, its momentum, and what the optimizer makes on the way
 _FLOAT32_BYTES = 4
+
+_MULTIPLY_ADDS = 4.09e9  # of an image of 224 x 224, forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,10 @@ class ResNet50:
 
     def start_seconds(self) -> float:
         return IMPORT_SECONDS + 3.0 + (60.0 if self.compiled else 0.0)
+
+    def step_seconds(self, device: str) -> float | None:
+        per_image = 3 * 2 * _MULTIPLY_ADDS * (self.image_size / 224) ** 2  # the backward pass is worth two forward ones
+        return self.batch_size * per_image / (30e9 if is_host(device) else 3e12)
 
     def build(self, place: Place) -> Training:
         import torch

@@ -30,6 +30,9 @@ class SlowRank:
     def start_seconds(self) -> float:
         return 3.0
 
+    def step_seconds(self, device: str) -> float | None:
+        return None
+
     def build(self, place: Place) -> Training:
         import torch
 

@@ -170,9 +170,32 @@ class TestRepeats:
         assert [(each.spec.workload, len(each.records)) for each in found] == [("two", 2), ("one", 1)]
 
     def test_reasons_say_in_how_many_processes(self):
-        [found] = measurements([cell(noisy(50, 0.1)), cell(noisy(8, 0.1)), cell(noisy(8, 0.1))])
+        [found] = measurements([cell(noisy(50, 0.1)), *[cell(noisy(8, 0.1))] * 4])
         assert codes(found) == ["too_few_steps"]
-        assert "2 of 3 processes" in found.validity.reasons[0].sentence
+        assert "4 of 5 processes" in found.validity.reasons[0].sentence
+
+    def test_one_unsteady_process_of_three_is_left_to_the_interval_of_their_mean(self):
+        drifting = cell(noisy(1000, spread=0.005) * np.linspace(1, 1.06, 1000))
+        steady = cell(noisy(1000, spread=0.005))
+        assert measurements([drifting, steady])[0].status == "SUSPECT"
+        assert measurements([drifting, steady, steady])[0].status == "VALID"
+        [found] = measurements([drifting] * 3)
+        assert codes(found) == ["drifting"]
+        assert "3 of 3 processes" in found.validity.reasons[0].sentence
+
+    def test_one_disturbed_process_of_three_is_said(self):
+        loud = cell(noisy(300))
+        telemetry = telemetry_rows(loud.steps[0][1], steal_share=0.5)
+        loud = dataclasses.replace(loud, telemetry=((telemetry_header(), telemetry),))
+        [found] = measurements([loud, cell(noisy(300)), cell(noisy(300)), cell(noisy(300))])
+        assert (found.status, codes(found)) == ("INVALID", ["other_tenants"])
+
+    def test_processes_that_differ_too_much(self):
+        [found] = measurements([cell(noisy(300, seconds)) for seconds in (0.01, 0.018, 0.0102)])
+        assert (found.status, codes(found)) == ("SUSPECT", ["imprecise"])
+        assert "the processes differ so much" in found.validity.reasons[0].sentence
+        [found] = measurements([cell(noisy(300, seconds)) for seconds in (0.01, 0.0103, 0.0102)])
+        assert found.status == "VALID"
 
     def test_a_failed_process_is_the_outcome_and_the_others_still_count(self):
         failed = Failed(kind="signal", phase="measure", message="killed by SIGKILL")

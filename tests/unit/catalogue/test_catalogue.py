@@ -44,6 +44,9 @@ class Counting:
     def start_seconds(self) -> float:
         return 0.1
 
+    def step_seconds(self, device: str) -> float | None:
+        return None
+
     def build(self, place: Place) -> Steps:
         return Steps(kinds={"step": lambda: float(len(range(self.until)))})
 '''

@@ -11,7 +11,7 @@ from rigdyno import catalogue
 from rigdyno.contracts import Unavailable, Wanted
 from rigdyno.errors import BadValue, UnknownName, UsageError
 from rigdyno.plan import cells
-from rigdyno.plan.budget import fitted
+from rigdyno.plan.budget import fitted, is_too_short, with_needs
 from rigdyno.plan.build import configured, converted
 from rigdyno.plan.cells import _slug
 from rigdyno.plan.expand import expand, plan_name
@@ -54,8 +54,9 @@ def test_repeats_go_round_by_round():
 
 def test_repeats_of_a_suite_go_round_by_round_where_only_some_repeat():
     plan = expanded(target="device", repeat=2)
-    assert [cell.repeat for cell in plan.cells] == [1] * 10 + [2] * 3
-    assert {cell.spec.workload for cell in plan.cells if cell.repeat == 2} == {"tensor_add"}
+    assert [cell.repeat for cell in plan.cells] == [1] * 10 + [2] * 4
+    assert {cell.spec.workload for cell in plan.cells if cell.repeat == 2} == {"memory_bandwidth", "tensor_add"}
+    assert not any(cell.spare for cell in plan.cells)  # as many as were asked for
     assert plan.suite == "device"
 
 
@@ -219,6 +220,58 @@ def test_repeats_are_given_up_before_a_cell_becomes_too_short():
 def test_repeats_are_given_up_one_by_one():
     (cell,) = fitted([wanted(6, repeat=5)], 3 * (1.2 + START))
     assert (cell.spec.budget.seconds, cell.repeat) == (1.2, 3)
+
+
+def test_two_processes_are_never_what_is_left():
+    """Their interval would say nothing: one is as good, and takes half of the time."""
+    (cell,) = fitted([wanted(6, repeat=5)], 2.5 * (1.2 + START))
+    assert cell.repeat == 1
+
+
+def slow(seconds, repeat=1, most=1):
+    """About two thirds of a second a step."""
+    spec = RunSpec(workload="tensor_add", options={"variant": "as_intended"}, budget=Budget(seconds=seconds))
+    return Wanted(spec, repeat, most)
+
+
+SLOW = TensorAdd(variant="as_intended")
+NEEDED = 15 * SLOW.step_seconds("cpu")
+
+
+def test_every_cell_gets_what_a_verdict_needs_before_others_get_what_they_asked_for():
+    cells = fitted([wanted(20), slow(2)], START + SLOW.start_seconds() + NEEDED + 5)
+    assert [cell.spec.budget.seconds for cell in cells] == pytest.approx([5, NEEDED], abs=0.02)
+    assert not any(is_too_short(cell.spec) for cell in cells)
+
+
+def test_the_dearest_gives_up_its_repeats_first():
+    budget = 3 * (START + 1) + SLOW.start_seconds() + NEEDED + 1
+    cells = fitted([wanted(3, repeat=3), slow(3, repeat=3)], budget)
+    assert [cell.repeat for cell in cells] == [3, 1]
+
+
+def test_without_a_budget_there_is_what_a_verdict_needs():
+    assert [cell.spec.budget.seconds for cell in with_needs([wanted(6), slow(2)])] == pytest.approx([6, NEEDED])
+
+
+def test_what_a_budget_leaves_over_is_for_spare_processes():
+    plan = expanded(target="device", budget_seconds=600.0)
+    spare = [cell for cell in plan.cells if cell.spare]
+    assert {cell.spec.workload for cell in spare} >= {"tensor_add", "matmul_peak"}
+    assert min(cell.repeat for cell in spare) == 2
+    assert plan.spare_seconds > 200
+    assert plan.seconds == pytest.approx(600, abs=1)
+    assert plan.foreseen is None
+    assert expanded(target="tensor_add", budget_seconds=60.0).spare_seconds == 0
+
+
+def test_what_will_be_suspect_is_said_beforehand_with_what_would_settle_it():
+    plan = expanded(target="device", budget_seconds=60.0)
+    assert "these will be SUSPECT: " in plan.foreseen
+    assert "tensor_add as_intended" in plan.foreseen
+    settling = float(re.search(r"--budget (\d+)s", plan.foreseen)[1])
+    assert 60 < settling < 120
+    assert expanded(target="device", budget_seconds=settling).foreseen is None
 
 
 def test_repeats_that_were_asked_for_are_kept_or_refused():

@@ -1,0 +1,119 @@
+"""Keeps a run to its time: how long each cell may measure, and which configuration gets another process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from rigdyno.analyse.verdict import STEADINESS
+from rigdyno.clock import Clock
+from rigdyno.plan.budget import FEWEST_REPEATS, LEAST_SECONDS
+from rigdyno.schema.estimate import relative_half_width
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.record import Completed, RunRecord
+from rigdyno.schema.spec import ROWS_FOR_A_VERDICT, Cell, Plan
+from rigdyno.units import seconds_of_ns
+
+# Without a budget a process may take so many times its seconds to come to the rows that a verdict needs.
+LONGEST = 3.0
+# Of the time that nobody else has been promised, so that the first in need doesn't take all of it.
+RESERVE_SHARE = 0.5
+# Half-widths below this are narrow enough: processes of the same code differ by as much.
+PRECISE = 0.02
+
+
+@dataclass
+class Schedule:
+    """What took longer than planned is taken from the cells that are still to come; what is over when all have run goes
+    to those whose interval is widest."""
+
+    plan: Plan
+    left: Sequence[Cell]  # that are still to run
+    clock: Clock
+    _starts: dict[str, list[float]] = field(default_factory=dict)  # by launcher: how many times what was planned
+
+    def __post_init__(self) -> None:
+        self._began_ns = self.clock.now_ns()
+        self._rest = [cell for cell in self.left if cell.pair is None and not cell.spare]
+        self._pairs = sum(cell.seconds for cell in self.left if cell.pair is not None)
+        spare = self.plan.spare_seconds if any(cell.spare for cell in self.left) else 0.0
+        planned = sum(cell.seconds for cell in self._rest) + self._pairs + spare
+        whole = len(self.left) == len(self.plan.runnable)
+        self._allowed = max(planned, self.plan.budget_seconds or 0.0) if whole else planned
+
+    def allotted(self, cell: Cell) -> Cell | None:
+        """With the time that it may measure for; None: there is none left."""
+        if self.plan.budget_seconds is None or cell.spec.budget.stop == "clock":
+            return _with_budget(cell, cell.spec.budget.seconds, LONGEST * cell.spec.budget.seconds, None)
+        start = self._start_of(cell)
+        if self.left_seconds < start + LEAST_SECONDS:
+            return None
+        starts = sum(map(self._start_of, self._rest))
+        measuring = sum(each.spec.budget.seconds for each in self._rest)
+        room = self.left_seconds - starts - self._pairs
+        seconds = cell.spec.budget.seconds * min(1.0, room / measuring if measuring else 1.0)
+        seconds = min(max(seconds, LEAST_SECONDS), self.left_seconds - start)
+        reserve = max(0.0, room - measuring)
+        return _with_budget(cell, seconds, seconds + RESERVE_SHARE * reserve, start)
+
+    def ended(self, cell: Cell, record: RunRecord) -> None:
+        self._rest = [each for each in self._rest if each.name != cell.name]
+        planned = _planned_start(cell)
+        if record.start_seconds is not None and planned > 0:
+            self._starts.setdefault(cell.spec.launcher, []).append(record.start_seconds / planned)
+
+    def spare(self, cells: Sequence[Cell], measurements: Sequence[Measurement]) -> Cell | None:
+        """Of these spare cells, the one that narrows the widest interval and still ends in time."""
+        by_key: dict[str, Cell] = {}
+        for cell in cells:
+            by_key.setdefault(cell.spec.key(), cell)
+        best: Cell | None = None
+        room, widest = self.left_seconds - self._pairs, PRECISE
+        for each in measurements:
+            candidate = by_key.get(each.spec.key())
+            # One more than a single process is none: it takes three to have an interval.
+            missing = max(1, FEWEST_REPEATS - len(each.records))
+            if candidate is not None and missing * self._seconds_of(candidate) <= room and width(each) > widest:
+                best, widest = candidate, width(each)
+        return best
+
+    @property
+    def left_seconds(self) -> float:
+        return self._allowed - seconds_of_ns(self.clock.now_ns() - self._began_ns)
+
+    def _seconds_of(self, cell: Cell) -> float:
+        return self._start_of(cell) + cell.spec.budget.seconds
+
+    def _start_of(self, cell: Cell) -> float:
+        """As it was planned, times what the others of its launcher have shown."""
+        seen = self._starts.get(cell.spec.launcher, [1.0])
+        return _planned_start(cell) * max(1.0, sum(seen) / len(seen))
+
+
+def _planned_start(cell: Cell) -> float:
+    return max(0.0, cell.seconds - cell.spec.budget.seconds)
+
+
+def width(measurement: Measurement) -> float:
+    """How uncertain its figure is, as a share of it; 0 where more processes don't help."""
+    if not isinstance(measurement.outcome, Completed) or measurement.validity is None or not measurement.kinds:
+        return 0.0
+    processes = sum(isinstance(record.outcome, Completed) for record in measurement.records)
+    if not all(reason.code in STEADINESS for reason in measurement.validity.reasons):
+        return 0.0  # a disturbance stays one, however many come after it
+    if processes < FEWEST_REPEATS and (processes > 1 or measurement.status == "SUSPECT"):
+        return math.inf  # one that was unsteady says little, and two have no interval to speak of
+    widths = [relative_half_width(figures.throughput) for figures in measurement.kinds.values()]
+    return max((each for each in widths if each is not None), default=0.0) if processes > 1 else 0.0
+
+
+def _with_budget(cell: Cell, seconds: float, most: float, start: float | None) -> Cell:
+    soak, few = cell.spec.budget.stop == "clock", cell.spec.budget.max_steps
+    rows = 0 if soak else min(ROWS_FOR_A_VERDICT, few or ROWS_FOR_A_VERDICT)
+    budget = msgspec.structs.replace(
+        cell.spec.budget, seconds=round(seconds, 3), rows=rows, most_seconds=round(most, 3), start_seconds=start
+    )
+    return msgspec.structs.replace(cell, spec=msgspec.structs.replace(cell.spec, budget=budget))
