@@ -35,6 +35,9 @@ _TELLS_APART = 0.05  # by which a form's foretelling must be worse for that to c
 _START = 0.35
 _USUAL_VARIANCE = 0.045**2
 _USUAL_COUNT = 6.0
+# Of a single point: what repeated runs and readings off published graphs differ by, as if seen so often.
+_USUAL_NOISE = 0.02**2
+_USUAL_NOISE_COUNT = 3.0
 
 
 class Curve:
@@ -45,8 +48,10 @@ class Curve:
         devices = np.array([point.devices for point in points], dtype=np.float64)
         costs = devices / np.array([point.throughput for point in points])
         self.weights = _weights(devices, costs)
+        self._fits = {form: _fitted(form, devices, costs) for form in _FORMS}
         self._log_cost = _mixed(devices, costs, self.weights)
         self._variance, self._freedom = _spread(devices, costs)
+        self._noise_variance = _noise(devices, costs)
 
     @property
     def largest(self) -> int:
@@ -54,10 +59,29 @@ class Curve:
 
     def at(self, devices: int) -> Expected:
         value = devices / math.exp(self._log_cost(devices))
-        beyond = abs(math.log(devices / self.largest)) + _START
-        half = student_quantile(1 - (1 - CONFIDENCE) / 2, self._freedom) * math.sqrt(self._variance * beyond)
+        half = student_quantile(1 - (1 - CONFIDENCE) / 2, self._freedom) * math.sqrt(self._variance_at(devices))
         low, high = value * math.exp(-half), value * math.exp(half)
         return Expected(devices=devices, value=value, low=low, high=high, confidence=CONFIDENCE)
+
+    def _variance_at(self, devices: int) -> float:
+        """What curves do beyond their points, what two parameters from so few points are uncertain by, and what the
+        forms differ by."""
+        beyond = abs(math.log(devices / self.largest)) + _START
+        return self._variance * beyond + self._of_parameters(devices) + self._between_forms(devices)
+
+    def _of_parameters(self, devices: int) -> float:
+        """Of a line through the points, as every textbook on regression has it: the fewer and the closer together they
+        are, the less they say about a place far from their middle."""
+        sizes = np.log([point.devices for point in self.points])
+        centred = sizes - sizes.mean()
+        leverage = 1 / len(sizes) + (math.log(devices) - sizes.mean()) ** 2 / (centred @ centred)
+        return float(self._noise_variance * leverage)
+
+    def _between_forms(self, devices: int) -> float:
+        """The variance of a mean over forms, each by its weight: points that can't tell them apart leave all of them
+        open, and they part behind the last one."""
+        mean = self._log_cost(devices)
+        return sum(self.weights[form] * (fit(devices) - mean) ** 2 for form, fit in self._fits.items())
 
 
 def _power(devices: Floats, costs: Floats) -> LogCost:
@@ -99,6 +123,13 @@ def squares_by_form(devices: Floats, costs: Floats) -> list[float]:
     return [sum((fit(size) - level) ** 2 for size, level in zip(devices, levels, strict=True)) for fit in fits]
 
 
+def explained(points: Sequence[Point], devices: int) -> float:
+    """The throughput that a mean over the forms through these points gives."""
+    sizes = np.array([point.devices for point in points], dtype=np.float64)
+    costs = sizes / np.array([point.throughput for point in points])
+    return devices / math.exp(_mixed(sizes, costs, _weights(sizes, costs))(devices))
+
+
 def _fitted(form: str, devices: Floats, costs: Floats) -> LogCost:
     trend = _FORMS[form](devices, costs)
     carried = _CARRIED * (math.log(costs[-1]) - trend(devices[-1]))
@@ -136,6 +167,12 @@ def _beginnings(devices: Floats) -> list[tuple[int, list[int]]]:
         if later:
             found.append((known, later))
     return found
+
+
+def _noise(devices: Floats, costs: Floats) -> float:
+    """The variance of one point around its curve, by the form that fits best."""
+    freedom = len(devices) - 2
+    return (_USUAL_NOISE_COUNT * _USUAL_NOISE + min(squares_by_form(devices, costs))) / (_USUAL_NOISE_COUNT + freedom)
 
 
 def _spread(devices: Floats, costs: Floats) -> tuple[float, float]:

@@ -8,14 +8,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rigdyno.analyse.forecast import LEAST_POINTS, squares_by_form
-from rigdyno.schema.scaling import Point
+from rigdyno.analyse.forecast import LEAST_POINTS, explained, squares_by_form
+from rigdyno.schema.scaling import Expected, Point
+from rigdyno.units import show_number, show_percent
 
 # The least jump of the cost of an item, and the least ratio of the squares that it explains to those that it leaves,
 # each by its degrees of freedom: a larger jump needs less of a proof. Of smooth curves with 3 % noise, one in a hundred
 # is taken for two.
 LEVELS = ((0.15, 60.0), (0.30, 10.0))
 _BENDING = 3  # parameters of the curve beside the jump
+
+# Caches that fit at last, or noise, make a few percent; more than a device's own share is another measurement.
+SUPERLINEAR = 0.05
+# By which a point lies off what the others say. Published points scatter by 2 %; a bend behind the others costs 10 %.
+OFF_THE_CURVE = 0.25
 
 
 def jump(points: Sequence[Point]) -> tuple[int, float] | None:
@@ -77,3 +83,50 @@ def uncrossed_link(points: Sequence[Point], devices: int, devices_per_node: int 
         f"{devices} devices need several nodes, and all points were measured on one: no point has crossed that link. "
         f"Measure {2 * on_a_node} devices on 2 nodes{known}"
     )
+
+
+def doubts(points: Sequence[Point], expected: Sequence[Expected]) -> list[str]:
+    """What one should know of the points before one reads what follows from them."""
+    return [*_superlinear(points), *_off_the_curve(points), *_too_wide(expected)]
+
+
+def _superlinear(points: Sequence[Point]) -> list[str]:
+    first = points[0]
+    alone = first.throughput / first.devices
+    beyond = [(point, point.throughput / point.devices / alone) for point in points[1:]]
+    return [
+        f"{point.devices} devices do {show_percent(share)} of what perfect scaling from {first.devices} would give. "
+        f"Is {show_number(point.throughput)} right, and of the same job?"
+        for point, share in beyond
+        if share > 1 + SUPERLINEAR
+    ]
+
+
+def _off_the_curve(points: Sequence[Point]) -> list[str]:
+    """A point that the others don't explain. Of three points, any two would explain anything."""
+    if len(points) <= LEAST_POINTS:
+        return []
+    # One that is off spoils what its neighbours are held against: it is the one without which the others agree best.
+    without = [[*points[:number], *points[number + 1 :]] for number in range(len(points))]
+    point, others = min(zip(points, without, strict=True), key=lambda each: _left_over(each[1]))
+    usual = explained(others, point.devices)
+    if abs(math.log(point.throughput / usual)) <= math.log1p(OFF_THE_CURVE):
+        return []
+    return [
+        f"the point of {point.devices} devices fits no curve through the others: {show_number(point.throughput)}, "
+        f"where these say about {show_number(usual)}"
+    ]
+
+
+def _left_over(points: Sequence[Point]) -> float:
+    """What the best form doesn't explain."""
+    sizes = np.array([point.devices for point in points], dtype=np.float64)
+    return min(squares_by_form(sizes, sizes / np.array([point.throughput for point in points])))
+
+
+def _too_wide(expected: Sequence[Expected]) -> list[str]:
+    wide = [each for each in expected if each.high - each.low > each.value]
+    if not wide:
+        return []
+    sizes = ", ".join(str(each.devices) for each in wide)
+    return [f"for {sizes} devices the interval is wider than the figure itself: these points don't tell"]

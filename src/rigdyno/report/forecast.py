@@ -11,6 +11,7 @@ import msgspec
 
 from rigdyno.analyse.forecast import CONFIDENCE, REACH, Curve
 from rigdyno.analyse.link import Crossing
+from rigdyno.analyse.mechanisms import doubts
 from rigdyno.report.link import rests_on_link
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.scaling import Expected, Point
@@ -59,11 +60,16 @@ class Forecast:
             Figure(point.devices, _as_given(point, rate_unit(self.unit)), "measured") for point in self.curve.points
         ]
 
-    def at(self, devices: int) -> Figure:
+    def expected(self, devices: int) -> Expected:
         alone = self.curve.at(devices)
-        if self.crossing is None or not self.crossing.crosses(devices):
-            return self._foretold(alone, "foretold from the points above")
-        return self._foretold(self.crossing.slowed(alone), "foretold from the points above and the given link")
+        return self.crossing.slowed(alone) if self.crossing is not None and self._crosses(devices) else alone
+
+    def _crosses(self, devices: int) -> bool:
+        return self.crossing is not None and self.crossing.crosses(devices)
+
+    def at(self, devices: int) -> Figure:
+        link = " and the given link" if self._crosses(devices) else ""
+        return self._foretold(self.expected(devices), f"foretold from the points above{link}")
 
     def _foretold(self, expected: Expected, method: str) -> Figure:
         rate = Estimate(
@@ -84,6 +90,7 @@ def forecast_view(forecast: Forecast, work: Work | None, remarks: Sequence[str])
     return View(
         title="What a larger rig would give",
         rigs=(f"from {len(forecast.curve.points)} points of {forecast.source}",),
+        doubts=tuple(doubts(forecast.curve.points, [forecast.expected(size) for size in forecast.sizes])),
         tables=(_rates(figures, forecast), *(() if work is None else (_job(figures, work, forecast.unit),))),
         plots=(_plot(forecast),),
         closing=(_rests_on(forecast.curve), *(rests_on_link(crossing, forecast.sizes) if crossing else ())),

@@ -101,6 +101,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VIEW_VERSION
     title: str
     rigs: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # said before anything else: what the figures below rest on may be wrong
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # of a duel, or of stored runs

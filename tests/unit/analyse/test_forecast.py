@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rigdyno.analyse.forecast import LEAST_POINTS, Curve
-from rigdyno.analyse.mechanisms import devices_on_a_node, jump, not_one_curve, uncrossed_link
+from rigdyno.analyse.mechanisms import devices_on_a_node, doubts, jump, not_one_curve, uncrossed_link
 from rigdyno.schema.scaling import Point
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -137,3 +137,55 @@ class TestLinks:
         assert devices_on_a_node(crossed, 16) == 16
         assert devices_on_a_node(points(K80_OVERALL), None) is None
         assert devices_on_a_node(points((1, 2, 3), sizes=(2, 3, 5), nodes=lambda size: 2), None) == 3
+
+
+class TestDoubts:
+    def said(self, *rates, sizes=SIZES):
+        given = points(rates, sizes)
+        curve = Curve(given)
+        return doubts(given, [curve.at(2 * curve.largest), curve.at(4 * curve.largest)])
+
+    @pytest.mark.parametrize("rates", [K80_OVERALL, K80_OVERALL[:3], (50, 104, 208), [50.0 * n**0.8 for n in SIZES]])
+    def test_what_is_usual_is_left_alone(self, rates):
+        assert self.said(*rates) == []
+
+    def test_more_than_perfect_scaling(self):
+        first, *_ = self.said(80, 290, 10_000, sizes=(1, 4, 8))
+        assert first.startswith("8 devices do 1562 % of what perfect scaling from 1 would give")
+
+    @pytest.mark.parametrize("wrong", [0, 1, 2, 3, 4])
+    @pytest.mark.parametrize("factor", [0.02, 0.5, 3.0, 100.0])
+    def test_a_point_that_no_curve_explains_is_named(self, wrong, factor):
+        rates = [50.0 * n**0.95 * (factor if at == wrong else 1.0) for at, n in enumerate(SIZES[:5])]
+        assert any(f"the point of {SIZES[wrong]} devices fits no curve" in said for said in self.said(*rates))
+
+    def test_an_interval_that_is_wider_than_its_figure(self):
+        *_, last = self.said(80, 290, 3, sizes=(1, 4, 8))
+        assert last.startswith("for 16, 32 devices the interval is wider than the figure itself")
+
+
+def test_three_points_say_less_about_far_away_than_six():
+    few, many = Curve(points(K80_OVERALL[:3])), Curve(points(K80_OVERALL[:6]))
+    for times in (2, 4):
+        widths = [math.log(each.high / each.low) for each in (curve.at(times * curve.largest) for curve in (few, many))]
+        assert widths[0] > 1.15 * widths[1]
+
+
+@pytest.mark.parametrize("known", [3, 4, 5])
+@pytest.mark.parametrize("times", [2, 4])
+def test_nine_of_ten_truths_lie_inside_however_few_points_there_are(known, times):
+    """Over mechanisms that the forms know and others that they don't, with 1.5 % of noise."""
+    draw, hits = np.random.default_rng(7), []
+    for number in range(300):
+        cost = draw.uniform(0.01, 0.1)
+        truth = [
+            lambda n, cost=cost: n ** (1 - cost),
+            lambda n, cost=cost: n / (1 + cost / 10 * (n - 1)),
+            lambda n, cost=cost: n / (1 + cost * math.log(n)),
+            lambda n, cost=cost: n / (1 + 3 * cost * (1 - 1 / n)),
+            lambda n, cost=cost: n / (1 + cost * max(0.0, math.log2(n) - 1)),
+        ][number % 5]
+        rates = [truth(n) * draw.lognormal(0, 0.015) for n in SIZES]
+        expected = Curve(points(rates[:known])).at(times * SIZES[known - 1])
+        hits.append(expected.low <= rates[SIZES.index(times * SIZES[known - 1])] <= expected.high)
+    assert np.mean(hits) >= 0.87

@@ -11,6 +11,7 @@ from rigdyno.schema.view import Row, Table, View
 
 def render(view: View, page: Page) -> str:
     parts = [f"## {_plain(view.title)}", *map(_plain, view.rigs)]
+    parts += [f"**Doubtful:** {_plain(doubt)}" for doubt in view.doubts]
     parts += [_table(table) for table in view.tables]
     parts += ["```\n" + "\n".join(plot_lines(plot, page.width)) + "\n```" for plot in view.plots]
     if view.validity is not None:

@@ -35,6 +35,8 @@ def render(view: View, page: Page) -> str:
     console.print(f"[bold]{escape(view.title)}[/bold]")
     for rig in view.rigs:
         console.print(escape(rig), style="dim")
+    for doubt in view.doubts:
+        console.print(f"[yellow]doubtful:[/yellow] {escape(doubt)}")
     for table in view.tables:
         _table(console, table, page)
     for plot in view.plots:
