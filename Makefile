@@ -10,8 +10,8 @@ run: $(VENV)/.base
 	$(BIN)/rigdyno
 
 test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/golden
-	$(BIN)/python -m pytest tests/integration
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 tests/unit tests/contract tests/golden
+	$(BIN)/python -m pytest --strict-skips tests/integration
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -19,10 +19,10 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Needs root and Debian packages; what is missing is skipped, and said.
+# Needs root and Debian packages.
 test-system: $(VENV)/.test
-	@$(MAKE) --no-print-directory debian-packages || echo "Debian's packages can't be installed here: tests will be skipped"
-	$(BIN)/python -m pytest tests/system -rs
+	@$(MAKE) --no-print-directory debian-packages
+	$(BIN)/python -m pytest --strict-skips tests/system
 
 debian-packages:
 	@for command in ip tc sshd ssh munged slurmctld slurmd srun; do \
@@ -47,9 +47,10 @@ $(VENV)/.test: $(VENV)/.base
 	$(PIP) --editable '.[test]'
 	@touch $@
 
-# The accountant, and what our own engines are held against; without them their tests are skipped, and say so.
+# The accountant, and what our own engines are held against.
 $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino: $(VENV)/.%: $(VENV)/.base
-	@if $(PIP) --editable '.[$*]'; then touch $@; else echo "rigdyno[$*] can't be installed here"; fi
+	@$(PIP) --editable '.[$*]' || { echo "rigdyno[$*] can't be installed here, and its tests can't run: see above"; exit 1; }
+	@touch $@
 
 $(VENV)/.bench: $(VENV)/.base
 	$(PIP) --editable '.[bench]'

@@ -2,11 +2,47 @@ from __future__ import annotations
 
 import signal
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 sys.path.insert(0, str(Path(__file__).parent))
+ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.toml")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--strict-skips", action="store_true", help=f"a skip that isn't in {ALLOWED_SKIPS.name} fails")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    """A test that is skipped unseen proves nothing, and nobody notices that it no longer runs."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not session.config.getoption("--strict-skips"):
+        return
+    allowed = tomllib.loads(ALLOWED_SKIPS.read_text())["skip"]
+    skipped = [(report.nodeid, _why_skipped(report)) for report in reporter.stats.get("skipped", [])]
+    unlisted = [
+        f"{test}: {why}"
+        for test, why in skipped
+        if not any(fnmatchcase(test, each["test"]) and fnmatchcase(why, each["reason"]) for each in allowed)
+    ]
+    if unlisted:
+        reporter.write_line(f"\nskipped, and not in {ALLOWED_SKIPS.name}:", red=True)
+        for line in unlisted:
+            reporter.write_line(f"  {line}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _why_skipped(report):
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
 
 
 @pytest.fixture(autouse=True)
