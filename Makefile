@@ -22,7 +22,7 @@ lint: $(VENV)/.test
 # Needs root and Debian packages.
 test-system: $(VENV)/.test
 	@$(MAKE) --no-print-directory debian-packages
-	$(BIN)/python -m pytest --strict-skips tests/system
+	$(BIN)/python -m pytest --strict-skips --timeout 700 tests/system
 
 debian-packages:
 	@for command in ip tc sshd ssh munged slurmctld slurmd srun; do \

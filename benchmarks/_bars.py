@@ -6,11 +6,35 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from rigdyno.analyse.statistics import median_estimate
+
+FULL_SECONDS, QUICK_SECONDS = 560.0, 52.0  # of ten minutes and of one, with some to end in
+
+
+class Allowance:
+    """The time that a benchmark may take; rounds of it go on for as long as another one fits."""
+
+    def __init__(self, quick: bool) -> None:
+        self._end = time.monotonic() + (QUICK_SECONDS if quick else FULL_SECONDS)
+
+    @property
+    def seconds_left(self) -> float:
+        return self._end - time.monotonic()
+
+    def rounds(self, least: int, most: int, share: float = 1.0) -> Iterator[int]:
+        """`share`: of the time that is left now."""
+        end, longest = time.monotonic() + share * self.seconds_left, 0.0
+        for number in range(most):
+            began = time.monotonic()
+            if number >= least and began + longest > end:
+                return
+            yield number
+            longest = max(longest, time.monotonic() - began)
 
 
 @dataclass(frozen=True)
@@ -82,18 +106,35 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
 
 
 def share_bar(
-    name: str, said: Sequence[bool], bar: float, at: Literal["most", "least"], confidence: float = 0.95
+    name: str,
+    said: Sequence[bool],
+    bar: float,
+    at: Literal["most", "least"],
+    confidence: float = 0.95,
+    on_value: bool = False,
 ) -> Bar:
-    """How often it was so, with Clopper and Pearson's interval; nothing asked proves nothing."""
+    """How often it was so, with Clopper and Pearson's interval; nothing asked proves nothing. `on_value`: by what was
+    seen, where there is too little for the interval to lie on one side, as in a quick run."""
     from scipy.stats import binomtest
 
     if not said:
         return Bar(name, 0.0, 0.0, 1.0, "of none", bar, at)
     interval = binomtest(sum(said), len(said)).proportion_ci(confidence)
-    return Bar(name, sum(said) / len(said), interval.low, interval.high, f"of {len(said)}", bar, at)
+    kind = ValueBar if on_value else Bar
+    return kind(name, sum(said) / len(said), interval.low, interval.high, f"of {len(said)}", bar, at)
+
+
+def machine() -> str:
+    """Ratios of engines are those of a processor and of what torch makes of it."""
+    import torch
+
+    from rigdyno.rig.system import describe_system
+
+    return f"{describe_system(()).line()}; torch {torch.__version__} uses {torch.backends.cpu.get_cpu_capability()}"
 
 
 def finish(bars: list[Bar]) -> None:
+    print(machine())
     width = max(len(bar.name) for bar in bars)
     print(f"{'bar':<{width}}  {'value':>9}  {'low':>9}  {'high':>9}  {'bar':>9}  holds")
     for bar in bars:

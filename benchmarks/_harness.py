@@ -35,7 +35,7 @@ from rigdyno.schema.spec import Budget, Cell, RunSpec
 from rigdyno.store.files import write_json
 from rigdyno.units import NS_PER_MS, NS_PER_S
 
-WINDOWS = {0.05: (80, 150), 1.0: (6, 700), 5.0: (4, 150), 50.0: (1, 30)}  # by ms a step: steps a window, pairs
+WINDOWS = {0.05: (80, 150), 1.0: (3, 1600), 5.0: (2, 400), 50.0: (1, 60)}  # by ms a step: steps a window, pairs
 SAMPLER_MS = 3000
 WRITING_MS = 3000
 WARM_UP_ROWS = 5
@@ -95,7 +95,7 @@ def metered(step: Step, count: int, meter: StepMeter) -> float:
 
 
 def repeat(step: Step, rows: int, meter: StepMeter) -> None:
-    meter._running, meter._rows_due, meter._flushed_ns = True, rows, now_ns()
+    meter._running, meter._rows_due, meter._measured_rows, meter._flushed_ns = True, rows, 0, now_ns()
     meter.restart()
     meter.repeat(step, 1.0)
 

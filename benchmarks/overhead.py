@@ -1,7 +1,7 @@
 """What the whole harness costs, telemetry on, against the bare Python loop: at most 0.5 % of steps from 1 ms on.
 
 The figure is small and the machine noisy, so it is put together from three that can be had precisely. The meter: in
-twelve processes, windows of a few steps with and without it follow each other in random order, over the same step
+about ten processes, windows of a few steps with and without it follow each other in random order, over the same step
 (hashing from the cache, one thread); the median of the pairs' ratios, with an interval that allows for correlation. The
 writing of its rows twice a second: the time between a loop's steps. The sampler: its time on a core, counted by the
 kernel, as if all of it were taken from the steps, though it mostly runs on another core.
@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from _bars import Bar, finish, mean_and_half
+from _bars import Allowance, Bar, finish, mean_and_half
 from _harness import WINDOWS
 
 from rigdyno.analyse.statistics import median_estimate
@@ -67,8 +67,8 @@ def bar(step_ms: float, *parts: Interval) -> Bar:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer processes, fewer pairs")
-    count, scale = (4, 0.5) if parser.parse_args().quick else (12, 1.0)
-    processes = [one_process(scale, seed) for seed in range(count)]
+    quick = parser.parse_args().quick
+    processes = [one_process(0.25 if quick else 1.0, seed) for seed in Allowance(quick).rounds(3, 12)]
     writing, sampler = mean_share(processes, "writing"), mean_share(processes, "sampler")
     meters = {step_ms: longer_by(processes, f"{step_ms:g} ms") for step_ms in WINDOWS}
     for step_ms, meter in meters.items():

@@ -29,7 +29,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # for all arms: large maps a
 
 import numpy as np
 import torch
-from _bars import Bar, NotMeasured, ValueBar, finish, mean_and_half
+from _bars import Allowance, Bar, NotMeasured, ValueBar, finish, mean_and_half
 from _peak import peak_flops
 from _sliding import monai_version, sliding_window, windows
 from torch import Tensor, nn
@@ -39,12 +39,13 @@ from rigdyno.engines.blockwise.cutting import Buffers, best_cut
 from rigdyno.engines.blockwise.network.loading import model_of
 from rigdyno.engines.blockwise.network.unet import UNet3d
 
-EDGE, QUICK_EDGE = 320, 192
+EDGE, QUICK_EDGE = 320, 128
 FEATURES = (32, 64, 128, 256)
 ROI, OVERLAP = 96, 0.25
 MEMORY = 6 * 10**9
 ERROR_EDGE, QUICK_ERROR_EDGE = 160, 96
-ROUNDS, QUICK_ROUNDS = 4, 2
+LEAST_ROUNDS, MOST_ROUNDS = 2, 8
+SPEED_SHARE = 0.55  # of the time that is left, for the arms; the rest is for whole runs of the program
 NEEDED = "1.6.1"
 NARROW = "4,8,16,32"  # for what doesn't depend on how much there is to compute
 SIZES = (192, 512)
@@ -63,13 +64,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller volume and fewer rounds")
     quick = parser.parse_args().quick
+    allowed = Allowance(quick)
     torch.set_grad_enabled(False)
     network = fixed_network()
-    edge, rounds = (QUICK_EDGE, QUICK_ROUNDS) if quick else (EDGE, ROUNDS)
+    edge = QUICK_EDGE if quick else EDGE
     print("  errors against the network over a whole volume at once", flush=True)
     halo, errors = error_rows(network, QUICK_ERROR_EDGE if quick else ERROR_EDGE)
     speeds = Speeds(network, edge, halo)
-    speeds.take_turns(rounds)
+    speeds.take_turns(allowed)
     promised = Promises(quick)
     print_table(speeds, errors)
     finish([*speeds.bars(errors), *promised.bars()])
@@ -167,8 +169,8 @@ class Speeds:
         ]
         self._backends = {name: backend(name)(self.model, "cpu") for name in ("torch", "compile")}
 
-    def take_turns(self, rounds: int) -> None:
-        for number in range(rounds + 1):
+    def take_turns(self, allowed: Allowance) -> None:
+        for number in allowed.rounds(LEAST_ROUNDS + 1, MOST_ROUNDS + 1, SPEED_SHARE):
             self.peaks.append(peak_flops(torch.get_num_threads()))
             for arm in self.arms:
                 seconds = arm.turn()

@@ -87,10 +87,10 @@ class TestSteps:
         for devices, row in rows.items():
             rate, step = row["entries"]["rate"], row["entries"]["step"]
             assert step["value"] == pytest.approx(devices * 32 / rate["value"])
-            assert (step["low"], step["high"]) == pytest.approx(
-                (devices * 32 / rate["high"], devices * 32 / rate["low"])
-            )
-            assert (step["unit"], step["n"] > 1) == ("s", row["origin"] == "forecast")
+            assert (step["unit"], step["low"] is not None) == ("s", row["origin"] == "forecast")
+            if row["origin"] == "forecast":
+                ends = (devices * 32 / rate["high"], devices * 32 / rate["low"])
+                assert (step["low"], step["high"]) == pytest.approx(ends)
 
     def test_without_a_batch_there_is_no_such_column(self, forecast):
         view, _ = rows_of(forecast("--json"))

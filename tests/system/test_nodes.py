@@ -140,9 +140,9 @@ def with_a_busy_host(tmp_path_factory):
     """The second host is busy with something else, and its clock is an hour ahead."""
     folder = tmp_path_factory.mktemp("busy")
     with two_hosts() as (first, second):
-        alone = Node(first, 0, folder, first, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--budget", "120s")
+        alone = Node(first, 0, folder, first, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--budget", "100s")
         other = Node(second, 1, folder, first, "scaling", ahead_seconds=3600)
-        with busy(second, 6):
+        with busy(second, 3):
             endings = alone.ended(), other.ended()
     assert [code for code, _ in endings] == [0, 0], endings
     return alone.run()

@@ -21,6 +21,8 @@ from rigdyno.units import seconds_of_ns
 LONGEST = 3.0
 # Of the time that nobody else has been promised, so that the first in need doesn't take all of it.
 RESERVE_SHARE = 0.5
+# Of the whole time: so much later a cell may end than it should, or the last one would be lost to a few milliseconds.
+LATE = 0.05
 # Half-widths below this are narrow enough: processes of the same code differ by as much.
 PRECISE = 0.02
 
@@ -36,7 +38,7 @@ class Schedule:
     _starts: dict[str, list[float]] = field(default_factory=dict)  # by launcher: how many times what was planned
 
     def __post_init__(self) -> None:
-        self._began_ns = self.clock.now_ns()
+        self._began_ns, self._begun = self.clock.now_ns(), False
         self._rest = [cell for cell in self.left if cell.pair is None and not cell.spare]
         self._pairs = sum(cell.seconds for cell in self.left if cell.pair is not None)
         spare = self.plan.spare_seconds if any(cell.spare for cell in self.left) else 0.0
@@ -49,17 +51,18 @@ class Schedule:
         if self.plan.budget_seconds is None or cell.spec.budget.stop == "clock":
             return _with_budget(cell, cell.spec.budget.seconds, LONGEST * cell.spec.budget.seconds, None)
         start = self._start_of(cell)
-        if self.left_seconds < start + LEAST_SECONDS:
+        if self._begun and self.left_seconds + LATE * self._allowed < start + LEAST_SECONDS:
             return None
         starts = sum(map(self._start_of, self._rest))
         measuring = sum(each.spec.budget.seconds for each in self._rest)
         room = self.left_seconds - starts - self._pairs
         seconds = cell.spec.budget.seconds * min(1.0, room / measuring if measuring else 1.0)
-        seconds = min(max(seconds, LEAST_SECONDS), self.left_seconds - start)
+        seconds = max(LEAST_SECONDS, min(seconds, self.left_seconds - start))
         reserve = max(0.0, room - measuring)
         return _with_budget(cell, seconds, seconds + RESERVE_SHARE * reserve, start)
 
     def ended(self, cell: Cell, record: RunRecord) -> None:
+        self._begun = True
         self._rest = [each for each in self._rest if each.name != cell.name]
         planned = _planned_start(cell)
         if record.start_seconds is not None and planned > 0:

@@ -73,8 +73,21 @@ class TestTheBudgetIsKept:
     def test_what_no_longer_fits_is_not_begun(self):
         one, two = cells = [a_cell("1"), a_cell("2")]
         schedule = a_schedule(*cells, budget=20.0)
-        ends(schedule, one, 16.5)
+        ends(schedule, one, 18.0)
         assert schedule.allotted(two) is None
+
+    def test_the_first_is_begun_in_any_case(self):
+        """A budget that just fits must not be lost to the milliseconds before it."""
+        cell = a_cell("1", 1.0)
+        schedule = a_schedule(cell, budget=4.0)
+        schedule.clock.advance(0.9)
+        assert schedule.allotted(cell).spec.budget.seconds == 1.0
+
+    def test_a_few_milliseconds_do_not_cost_the_last(self):
+        one, two = cells = [a_cell("1", 1.0), a_cell("2", 1.0)]
+        schedule = a_schedule(*cells, budget=8.0)
+        ends(schedule, one, 4.05)
+        assert schedule.allotted(two).spec.budget.seconds == 1.0
 
     def test_without_a_budget_nobody_is_cut(self):
         one, two = cells = [a_cell("1"), a_cell("2")]
