@@ -2,8 +2,10 @@
 
 Each arm is a process of its own that waits for its turn; rounds go through all of them, so what the machine does to one
 it mostly does to the others. A bar is about the ratio within a round. With one thread CPU time is compared, which other
-tenants don't lengthen; with two, the time that passed. Memory is an arm's peak, imports and all. Compiling plain arms
-takes most of the time; `--eager` leaves them out.
+tenants don't lengthen; with two, the time that passed. Memory is an arm's peak, imports and all.
+
+Ten minutes have room for the published network at one batch size, and for a network of another kind; `--all` takes all
+sizes and networks, each for as long as it needs (about an hour), `--only NETWORK` all of one.
 """
 
 from __future__ import annotations
@@ -13,18 +15,18 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from _bars import Bar, NotMeasured, finish, median_bar
+from _bars import Allowance, Bar, NotMeasured, finish, median_bar
 
 HERE = Path(__file__).parent
 PLAIN = ("plain", "plain, channels_last", "plain, compiled")
 OURS = ("ours, DP off", "ours, torch alone", "ours")
 OPACUS = ("opacus_hooks", "opacus_functorch", "opacus_ew", "opacus_ghost")
 SECONDS_A_TURN = 0.4
-ROUNDS, QUICK_ROUNDS = 12, 7
+LEAST_ROUNDS, MOST_ROUNDS = 7, 40
 MILLION = 1e6
 
 
@@ -41,7 +43,10 @@ class Case:
 EFFICIENTNET = [Case("efficientnet_b0", samples, threads) for samples in (16, 64, 256) for threads in (1, 2)]
 OTHERS = [Case("resnet18", 16, 2), Case("resnet50", 8, 2), Case("vit", 8, 2), Case("transformer", 32, 2)]
 MNIST = Case("mnist_cnn", 256, 2)
-QUICK = [Case("efficientnet_b0", 64, 1)]
+USUAL = [Case("efficientnet_b0", 16, 2), Case("transformer", 32, 2), MNIST]
+QUICK = [Case("efficientnet_b0", 16, 1)]
+# Of the ways that cost some 35 times a plain step on this network one is enough, the default: functorch costs 5 times.
+SLOW = {"efficientnet_b0": ("opacus_ew", "opacus_ghost")}
 
 
 class Arm:
@@ -108,14 +113,14 @@ def keep_kernels(cases: Sequence[Case], jax: Path) -> None:
         arm.end()
 
 
-def measure(case: Case, kinds: Sequence[str], rounds: int, jax: Path) -> Measured:
+def measure(case: Case, kinds: Sequence[str], rounds: Iterator[int], jax: Path) -> Measured:
     arms = [Arm(kind, case, jax) for kind in kinds]
     for arm in arms:
         arm.wait()
     present = [arm for arm in arms if arm.missing is None]
     for arm in present:
         arm.settle()
-    for number in range(rounds):
+    for number in rounds:
         first = number % len(present)
         for arm in present[first:] + present[:first]:
             arm.turn(cpu=case.threads == 1)
@@ -197,26 +202,30 @@ def case_bars(case: Case, arms: Measured) -> list[Bar]:
     return [private, *opacus_bars(case, arms)]
 
 
-def kinds(case: Case, eager: bool) -> list[str]:
+def kinds(case: Case, eager: bool, every: bool) -> list[str]:
     plain = [name for name in PLAIN if not (eager and name == "plain, compiled")]
-    return [*plain, *OPACUS, *OURS, *(["jax"] if case == MNIST else [])]
+    theirs = [name for name in OPACUS if every or name not in SLOW.get(case.network, ())]
+    return [*plain, *theirs, *OURS, *(["jax"] if case == MNIST else [])]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one network, nothing compiled: about a minute")
+    parser.add_argument("--all", action="store_true", help="every network and batch size: about an hour")
     parser.add_argument("--eager", action="store_true", help="nothing compiled")
     parser.add_argument("--only", metavar="NETWORK", help="one network alone")
     parser.add_argument("--jax", type=Path, default=HERE.parent / ".venv-jax/bin/python", help="a Python that has JAX")
     asked = parser.parse_args()
-    cases = QUICK if asked.quick else [*EFFICIENTNET, *OTHERS, MNIST]
+    every = asked.all or asked.only is not None
+    cases = QUICK if asked.quick else [*EFFICIENTNET, *OTHERS, MNIST] if every else USUAL
     cases = [case for case in cases if asked.only in (None, case.network)]
+    allowed = Allowance(asked.quick)
     keep_kernels(cases, asked.jax)
     bars: list[Bar] = []
-    for case in cases:
-        arms = measure(
-            case, kinds(case, asked.quick or asked.eager), QUICK_ROUNDS if asked.quick else ROUNDS, asked.jax
-        )
+    for number, case in enumerate(cases):
+        share = 1.0 if every else 1 / (len(cases) - number)
+        rounds = iter(range(12)) if every else allowed.rounds(LEAST_ROUNDS, MOST_ROUNDS, share)
+        arms = measure(case, kinds(case, asked.quick or asked.eager, every), rounds, asked.jax)
         show(case, arms)
         bars += case_bars(case, arms)
     print()
