@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import os
 import pty
 import select
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+import unittest.mock
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +42,24 @@ def rigdyno(*arguments: str | bytes, cwd: Path, **changes: str) -> subprocess.Co
         cwd=cwd, env=environment(**changes), capture_output=True, text=True, errors="replace",
         timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
+
+
+def here(*arguments: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    """The same inside this process, for what only reads and answers: starting an interpreter takes longer than that."""
+    from rigdyno import cli
+
+    out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
+    os.chdir(cwd)
+    try:
+        with (
+            unittest.mock.patch.dict(os.environ, environment(**changes), clear=True),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = cli.main(arguments)
+    finally:
+        os.chdir(before)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def started(*arguments: str, cwd: Path, **changes: str) -> subprocess.Popen[str]:

@@ -18,15 +18,14 @@ KINDS = ("workload", "update", "arrangement")
 ENTRIES = [(kind, name) for kind in KINDS for name in catalogue.names(kind)]
 WORKLOADS = catalogue.names("workload")
 SIMPLE = (bool, int, float, str)
-LONGEST_SUMMARY = 60
-TRAINED_STEPS = 30
+TRAINED_STEPS = 20
 SMALL = {
     "tensor_add": {"size": 64},
     "memory_bandwidth": {"working_set": "1MB"},
     "matmul_peak": {"size": 64},
     "host_device_copy": {"buffer": "4kB"},
     "launch_latency": {"launches": 10},
-    "resnet50": {"batch_size": 8, "image_size": 64, "classes": 10, "learning_rate": 0.003},
+    "resnet50": {"batch_size": 8, "image_size": 32, "classes": 10, "learning_rate": 0.003},
 }
 SYSTEM = System(
     cpu=Cpu(
@@ -52,13 +51,6 @@ def test_it_is_a_frozen_dataclass_with_keywords_only(kind, name):
     assert dataclasses.is_dataclass(entry)
     assert entry.__dataclass_params__.frozen
     assert all(field.kw_only for field in dataclasses.fields(entry))
-
-
-@pytest.mark.parametrize(("kind", "name"), ENTRIES)
-def test_its_summary_is_one_short_line(kind, name):
-    summary = catalogue.summary(catalogue.load(kind, name))
-    assert 0 < len(summary) <= LONGEST_SUMMARY
-    assert summary.endswith(".")
 
 
 @pytest.mark.parametrize(("kind", "name"), ENTRIES)
@@ -102,6 +94,9 @@ def test_a_workload_answers_the_plan(name):
     memory = workload.memory_bytes(SYSTEM)
     assert memory is None or (isinstance(memory, int) and memory > 0)
     assert 0 < workload.start_seconds() < 600
+    for device in ("cpu", "cuda"):
+        step = workload.step_seconds(device)
+        assert step is None or 0 < step < 600
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

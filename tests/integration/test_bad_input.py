@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driving import rigdyno, said_in_one_line
+from driving import here, rigdyno, said_in_one_line
 from rigdyno import cli
 from support import a_stored_run
 
@@ -104,7 +104,7 @@ def test_nothing_that_could_be_measured_is_exit_code_3(tmp_path):
     answer = rigdyno("run", "device", "--device", "cuda:7", cwd=tmp_path)
     assert answer.returncode == 3
     assert answer.stderr.splitlines()[-1].startswith("rigdyno: nothing could be measured: no ")
-    assert "SKIPPED" in rigdyno("report", cwd=tmp_path).stdout
+    assert "SKIPPED" in here("report", cwd=tmp_path).stdout
 
 
 def test_a_store_from_a_newer_version(tmp_path):
@@ -112,7 +112,7 @@ def test_a_store_from_a_newer_version(tmp_path):
     head = run / "head.json"
     head.write_text(head.read_text().replace('"schema_version": 2', '"schema_version": 999'))
     for verb in ("report", "show"):
-        answer = rigdyno(verb, str(run), cwd=tmp_path)
+        answer = here(verb, str(run), cwd=tmp_path)
         assert answer.returncode == 2
         assert answer.stderr.count("\n") == 1
         assert "newer Rigdyno" in answer.stderr
@@ -127,11 +127,11 @@ def test_a_truncated_folder_is_named_and_the_others_served(name, tmp_path):
     whole = a_stored_run(tmp_path / "runs", label="whole")
     path = damaged / "cells" / "01-test" / name
     path.write_bytes(path.read_bytes()[:20])
-    board = rigdyno("leaderboard", "device", cwd=tmp_path)
+    board = here("leaderboard", "device", cwd=tmp_path)
     assert board.returncode == 0, board.stderr
     assert "whole" in board.stdout
     assert damaged.name in "".join(board.stdout.split()) + board.stderr
-    both = rigdyno("report", damaged.name, whole.name, cwd=tmp_path)
+    both = here("report", damaged.name, whole.name, cwd=tmp_path)
     assert both.returncode == 0, both.stderr
     assert "whole" in both.stdout
     assert "skipped: " in both.stdout + both.stderr
@@ -140,11 +140,11 @@ def test_a_truncated_folder_is_named_and_the_others_served(name, tmp_path):
 def test_a_folder_without_its_head_is_no_run(tmp_path):
     run = a_stored_run(tmp_path / "runs")
     (run / "head.json").write_text("{")
-    answer = rigdyno("report", str(run), cwd=tmp_path)
+    answer = here("report", str(run), cwd=tmp_path)
     assert answer.returncode == 2
     assert answer.stderr.count("\n") == 1
     shutil.rmtree(run)
-    assert rigdyno("report", str(run), cwd=tmp_path).returncode == 2
+    assert here("report", str(run), cwd=tmp_path).returncode == 2
 
 
 def test_a_user_without_a_home_has_no_configuration(tmp_path, monkeypatch, capsys):

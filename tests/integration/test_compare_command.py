@@ -6,7 +6,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from driving import in_terminal, rigdyno
+from driving import here, in_terminal, rigdyno
 from rigdyno import cli
 from rigdyno.schema.record import Facts
 from rigdyno.schema.spec import Cell, DuelPlan, Plan
@@ -39,7 +39,7 @@ def test_two_real_runs_of_the_same_step(tmp_path):
         command = ("run", "train.py:step", "--budget", "4s", "--seed", seed, "--quiet", "--out", "runs")
         assert rigdyno(*command, cwd=tmp_path).returncode == 0
     one, two = sorted(path.name for path in (tmp_path / "runs").glob("[!.]*.*/"))
-    answer = rigdyno("compare", one, two, "--json", cwd=tmp_path)
+    answer = here("compare", one, two, "--json", cwd=tmp_path)
     assert answer.returncode in (0, 3), answer.stderr  # on a busy machine the figures may be INVALID, and say so
     view = json.loads(answer.stdout)
     jsonschema.validate(view, msgspec.json.schema(View))
@@ -51,17 +51,17 @@ def test_two_real_runs_of_the_same_step(tmp_path):
 
 def test_a_regression_is_exit_code_4_only_if_it_is_asked_for(tmp_path, runs, old):
     slower = stored_run(runs, "new", [31.5, 31.6, 31.4]).name
-    assert rigdyno("compare", old, slower, cwd=tmp_path).returncode == 0
-    answer = rigdyno("compare", old, slower, "--fail-on", "slower=3%", cwd=tmp_path)
+    assert here("compare", old, slower, cwd=tmp_path).returncode == 0
+    answer = here("compare", old, slower, "--fail-on", "slower=3%", cwd=tmp_path)
     assert answer.returncode == 4
     assert "REGRESSION" in answer.stdout
-    assert rigdyno("compare", old, slower, "--fail-on", "slower=10%", cwd=tmp_path).returncode == 0
-    assert rigdyno("compare", slower, old, "--fail-on", "slower=3%", cwd=tmp_path).returncode == 0
+    assert here("compare", old, slower, "--fail-on", "slower=10%", cwd=tmp_path).returncode == 0
+    assert here("compare", slower, old, "--fail-on", "slower=3%", cwd=tmp_path).returncode == 0
 
 
 def test_undecided_is_no_regression_and_says_so(tmp_path, runs, old):
     single = stored_run(runs, "new", [60.0]).name
-    answer = rigdyno("compare", old, single, "--fail-on", "slower=3%", cwd=tmp_path)
+    answer = here("compare", old, single, "--fail-on", "slower=3%", cwd=tmp_path)
     assert answer.returncode == 0
     words = " ".join(answer.stdout.split())
     assert "No regression found (--fail-on slower=3%). But 1 undecided" in words
@@ -70,7 +70,7 @@ def test_undecided_is_no_regression_and_says_so(tmp_path, runs, old):
 
 def test_nothing_comparable_is_exit_code_3(tmp_path, runs, old):
     images = stored_run(runs, "new", [30.0, 30.1], facts=Facts(unit="image")).name
-    answer = rigdyno("compare", old, images, "--fail-on", "slower=3%", cwd=tmp_path)
+    answer = here("compare", old, images, "--fail-on", "slower=3%", cwd=tmp_path)
     assert answer.returncode == 3
     assert "NOT_COMPARABLE" in answer.stdout
     assert "iterations and images have no ratio" in answer.stdout
@@ -96,7 +96,7 @@ def test_a_duel_gives_no_rates(tmp_path, runs, old):
     duel = DuelPlan(what="tensor_add", names=("a", "b"), margin=0.01, least_pairs=4, budget_seconds=60)
     path = stored_run(runs, "duel", [30.0], plan=Plan(name="duel", duel=duel), pair=1, arm="a")
     for pair in ((old, path.name), (path.name, old)):
-        answer = rigdyno("compare", *pair, cwd=tmp_path)
+        answer = here("compare", *pair, cwd=tmp_path)
         assert answer.returncode == 3, answer.stderr
         assert "is a duel, which gives ratios and never rates" in " ".join(answer.stdout.split())
 
@@ -136,7 +136,7 @@ def test_a_second_run_is_needed(other, words, tmp_path, old, monkeypatch, capsys
 def test_exports_are_written_whole(tmp_path, runs, old):
     new = stored_run(runs, "new", [31.5, 31.6, 31.4]).name
     exports = ("--export", "github-action-benchmark=gh.json", "--export", "bencher=bmf.json")
-    answer = rigdyno("compare", old, new, "--fail-on", "slower=3%", *exports, cwd=tmp_path)
+    answer = here("compare", old, new, "--fail-on", "slower=3%", *exports, cwd=tmp_path)
     assert answer.returncode == 4
     assert json.loads((tmp_path / "gh.json").read_text())[0]["unit"] == "iteration/s"
     assert "throughput" in json.loads((tmp_path / "bmf.json").read_text())["tensor_add variant=as_published"]
@@ -151,4 +151,4 @@ def test_in_a_terminal_and_without_colour(tmp_path, runs, old):
     assert "\x1b[" in screen.text
     assert "\x1b[" not in plain.text
     assert max(map(len, plain.plain.splitlines())) <= 80
-    assert plain.plain == rigdyno("compare", old, new, cwd=tmp_path).stdout
+    assert plain.plain == here("compare", old, new, cwd=tmp_path).stdout

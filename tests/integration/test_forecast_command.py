@@ -6,7 +6,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from driving import rigdyno
+from driving import here
 from rigdyno import catalogue
 from rigdyno.schema.record import Facts, Skipped
 from rigdyno.schema.spec import RunSpec
@@ -30,7 +30,7 @@ LINK = ("--bytes-per-step", "102e6", "--link-gbit-s", "10")
 def forecast(tmp_path):
     def run(*flags, text=K80, **variables):
         (tmp_path / "k80.csv").write_text(text)
-        return rigdyno("forecast", "k80.csv", *flags, cwd=tmp_path, **variables)
+        return here("forecast", "k80.csv", *flags, cwd=tmp_path, **variables)
 
     return run
 
@@ -206,7 +206,7 @@ class TestStoredRuns:
         return [scaled(1, 100.0), scaled(2, 104.0), scaled(4, 110.0)]
 
     def test_they_are_points_with_intervals_and_a_known_batch(self, tmp_path, three):
-        answer = rigdyno("forecast", *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
+        answer = here("forecast", *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
         assert answer.returncode == 0, answer.stderr
         view, rows = rows_of(answer)
         assert [row["origin"] for row in rows.values()] == ["measured"] * 3 + ["forecast"] * 2
@@ -220,29 +220,29 @@ class TestStoredRuns:
         assert view["warnings"] == []
 
     def test_paths_names_and_repetitions_are_the_same(self, tmp_path, three):
-        by_name = rigdyno("forecast", *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
+        by_name = here("forecast", *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
         paths = [f"runs/{name}" for name in three]
-        by_path = rigdyno("forecast", *paths, *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
+        by_path = here("forecast", *paths, *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
         assert by_path.stdout == by_name.stdout
 
     def test_measured_rows_show_their_interval_on_80_columns(self, tmp_path, three):
-        text = rigdyno("forecast", *three, "--devices-per-node", "16", NO_COLOR="1", cwd=tmp_path).stdout
+        text = here("forecast", *three, "--devices-per-node", "16", NO_COLOR="1", cwd=tmp_path).stdout
         assert max(map(len, text.splitlines())) <= 80
         assert "95 % interval, geometric mean of 3 processes' throughputs" in text
         assert "90 % interval, foretold from the points above" in text
         assert "\x1b" not in text
 
     def test_other_nodes_need_a_link(self, tmp_path, three):
-        answer = rigdyno("forecast", *three, cwd=tmp_path)
+        answer = here("forecast", *three, cwd=tmp_path)
         assert answer.returncode == 2
         assert "Measure 8 devices on 2 nodes" in answer.stderr
-        answer = rigdyno("forecast", *three, *LINK, cwd=tmp_path)
+        answer = here("forecast", *three, *LINK, cwd=tmp_path)
         assert answer.returncode == 0, answer.stderr
         assert "8, 16 devices rest on the given link" in answer.stdout
 
     def test_what_failed_is_named(self, tmp_path, three, scaled):
         skipped = scaled(8, 120.0, outcome=Skipped(reason="too few cards"))
-        view, _ = rows_of(rigdyno("forecast", *three, skipped, "--devices-per-node", "16", "--json", cwd=tmp_path))
+        view, _ = rows_of(here("forecast", *three, skipped, "--devices-per-node", "16", "--json", cwd=tmp_path))
         assert view["warnings"] == ["left out: resnet50 batch_size=8 ddp x 8 (SKIPPED: too few cards)"]
 
     @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ class TestStoredRuns:
     )
     def test_what_is_not_one_curve_is_refused(self, tmp_path, three, scaled, changes, said):
         other = scaled(8, 120.0, name="other", **changes)
-        in_one_line(rigdyno("forecast", *three, other, cwd=tmp_path), said)
+        in_one_line(here("forecast", *three, other, cwd=tmp_path), said)
 
     def test_bad_input(self, tmp_path, three):
         (tmp_path / "points.csv").write_text(K80)
@@ -265,7 +265,7 @@ class TestStoredRuns:
             tuple(three[:2]): "run `rigdyno run resnet50 --set batch_size=8 --threads 1 --ranks 4`, and name all runs",
             (*three, "--batch", "16"): "--batch says 16, but resnet50 in ",
         }.items():
-            in_one_line(rigdyno("forecast", *arguments, cwd=tmp_path), said)
+            in_one_line(here("forecast", *arguments, cwd=tmp_path), said)
 
 
 def in_one_line(answer, said):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driving import rigdyno
+from driving import here, rigdyno
 from rigdyno import api
 from rigdyno.schema.record import Completed
 
@@ -43,7 +43,7 @@ COMMANDS = (
 def test_all_of_them_are_reported_and_shown(store, command):
     verb, *options = command
     for path in sorted((store / "runs").glob("[a-z]*.*")):
-        answer = rigdyno(verb, str(path), *options, cwd=store)
+        answer = here(verb, str(path), *options, cwd=store)
         assert answer.returncode == 0, (path.name, answer.stderr)
         assert answer.stdout
         assert "Traceback" not in answer.stderr
@@ -53,14 +53,14 @@ def test_they_are_compared_ranked_and_forecast(store):
     new = ("run", "tensor_add", "--set", "size=3072", "--set", "variant=corrected", "--budget", "5s", "--out", "new")
     assert rigdyno(*new, cwd=store).returncode == 0
     (fresh,) = (store / "new").glob("[a-z]*")
-    compared = rigdyno("compare", only(store, "tensor_add", 2), str(fresh), "--format", "json", cwd=store)
+    compared = here("compare", only(store, "tensor_add", 2), str(fresh), "--format", "json", cwd=store)
     assert compared.returncode in (0, 3), compared.stderr  # 3: the machine is too busy for a figure
     [comparison] = json.loads(compared.stdout)["comparisons"]
     assert {reason["code"] for reason in comparison["reasons"]}.isdisjoint({"other_configuration", "only_in_one"})
-    board = rigdyno("leaderboard", "device", cwd=store)
+    board = here("leaderboard", "device", cwd=store)
     assert board.returncode == 0, board.stderr
     scaling = only(store, "scaling", 3)
-    forecast = rigdyno("forecast", scaling, "--devices", "4", cwd=store)
+    forecast = here("forecast", scaling, "--devices", "4", cwd=store)
     assert forecast.returncode == 2  # two sizes are too few, and it says so
     assert "a forecast needs at least" in forecast.stderr or "has no workload at" in forecast.stderr
 
@@ -80,7 +80,7 @@ def test_one_that_was_interrupted_is_resumed(store):
 
 
 def test_clean_takes_only_what_it_is_asked_for(store):
-    answer = rigdyno("clean", "--yes", cwd=store)
+    answer = here("clean", "--yes", cwd=store)
     assert answer.returncode == 0, answer.stderr
     gone = {path.name for path in OLD.iterdir()} - {path.name for path in (store / "runs").iterdir()}
     assert {name.partition(".")[0] for name in gone} == {"broken_step"}  # nothing was measured there

@@ -173,7 +173,7 @@ def test_a_broken_entry_point_does_not_take_the_list_with_it(installed, capsys):
 
 def test_a_broken_probe_does_not_take_the_sampler_with_it(installed, capsys):
     installed("[rigdyno.probes]\nbroken = plugin_broken:Counting\n", plugin_broken="def (")
-    assert [type(probe).__name__ for probe in available_probes()] != []
+    assert "Host" in {type(probe).__name__ for probe in available_probes()}
     assert "the probe 'broken'" in capsys.readouterr().err
 
 
