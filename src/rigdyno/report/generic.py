@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, Text
 from rigdyno.units import rate_unit, show_percent
 
@@ -34,12 +35,20 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
 
 
 def _names(measurements: Sequence[Measurement]) -> list[str]:
-    """The options that differ; the workload where none does."""
-    differing = [key for key in _keys(measurements) if len({m.spec.options.get(key) for m in measurements}) > 1]
+    """What differs between them; the workload where nothing does."""
+    traits = [_traits(measurement) for measurement in measurements]
+    keys = dict.fromkeys(key for each in traits for key in each)
+    differing = [key for key in keys if len({each.get(key) for each in traits}) > 1]
     return [
-        ", ".join(f"{key}={m.spec.options[key]}" for key in differing if key in m.spec.options) or m.spec.workload
-        for m in measurements
+        ", ".join(f"{key}={each[key]}" for key in differing if each.get(key) is not None) or measurement.spec.workload
+        for measurement, each in zip(measurements, traits, strict=True)
     ]
+
+
+def _traits(measurement: Measurement) -> dict[str, Value | None]:
+    spec = measurement.spec
+    how = {"ranks": spec.world_size, "nodes": spec.nodes, "threads": spec.threads, "device": spec.device}
+    return {"workload": spec.workload, **spec.options, **how, "update": spec.update, "arrangement": spec.arrangement}
 
 
 def _settings(measurements: Sequence[Measurement]) -> str:

@@ -59,7 +59,7 @@ def with_columns(view: View, names: Sequence[str]) -> View:
 
 
 def _widened(table: Table, names: Sequence[str]) -> Table:
-    columns = (*table.columns, *(Column(key=name, title=name, numeric=False) for name in names))
+    columns = (*table.columns, *(Column(key=name, title=name, numeric=False, identifies=True) for name in names))
     rows = (
         replace(row, entries={**row.entries, **{name: Text(text=row.facts.get(name, "")) for name in names}})
         for row in table.rows

@@ -63,11 +63,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def name_of(self, row: Row) -> str:
-        """By all columns that identify it, or by the first: 'nodes 1, GPUs 2'."""
-        columns = [column for column in self.columns if column.identifies] or list(self.columns[:1])
-        texts = [
-            (column.title, entry.text) for column in columns if isinstance(entry := row.entries.get(column.key), Text)
-        ]
+        """By the first column and all others that identify it: 'nodes 1, GPUs 2'."""
+        columns = [column for number, column in enumerate(self.columns) if number == 0 or column.identifies]
+        named = [(column.title, row.entries.get(column.key)) for column in columns]
+        texts = [(title, entry.text) for title, entry in named if isinstance(entry, Text) and entry.text]
         return texts[0][1] if len(texts) == 1 else ", ".join(f"{title} {text}" for title, text in texts)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import PurePath
 
 from rigdyno.report.page import Page
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.view import Entry, Published, Row, Share, Table, View
 
 FIELDS = (
-    "table", "row", "figure", "origin", "value", "low", "high", "unit", "confidence", "n", "method", "status", "reason",
-    "notes",
+    "run", "table", "row", "figure", "origin", "value", "low", "high", "unit", "confidence", "n", "method", "status",
+    "reason", "notes",
 )  # fmt: skip
 
 
@@ -19,14 +20,15 @@ def render(view: View, _page: Page) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, FIELDS, lineterminator="\n")
     writer.writeheader()
+    run = ", ".join(PurePath(place).name for place in view.saved_in)
     for table in view.tables:
         for row in table.rows:
-            writer.writerows(_lines(table, row))
+            writer.writerows(_lines(run, table, row))
     return buffer.getvalue()
 
 
-def _lines(table: Table, row: Row) -> list[dict[str, object]]:
-    common = {"table": table.title, "row": table.name_of(row), "origin": row.origin}
+def _lines(run: str, table: Table, row: Row) -> list[dict[str, object]]:
+    common = {"run": run, "table": table.title, "row": table.name_of(row), "origin": row.origin}
     common |= {"status": row.status or "", "notes": "; ".join(row.notes)}
     return [
         {**common, "figure": key, **fields}
