@@ -24,7 +24,7 @@ class Host:
         """On this host, and on its core: hosts share none. Before all that isn't of a host, so that a machine that
         is busy otherwise doesn't show. `ahead_seconds`: of its monotonic clock."""
         clock = ["unshare", "--time", "--fork", "--kill-child", f"--monotonic={ahead_seconds}"] if ahead_seconds else []
-        own_core = ["nice", "-n", "-15", "taskset", "--cpu-list", str(self.core)]
+        own_core = ["nice", "-n", "-20", "taskset", "--cpu-list", str(self.core)]
         return ["ip", "netns", "exec", self.name, *own_core, *clock, *arguments]
 
 
