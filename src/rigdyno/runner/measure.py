@@ -29,6 +29,7 @@ MAX_WARM_UP_SHARE = 0.5  # a stream that won't settle is measured all the same, 
 BLOCK_NS = 1 * NS_PER_MS  # shorter rows would measure the clock
 ASYNCHRONOUS_BLOCK_NS = 10 * NS_PER_MS  # synchronising stalls a device's queue: do it rarely
 FLUSH_NS = NS_PER_S // 2  # what a crash may cost
+FIRST_LOOK_NS = 20 * NS_PER_MS  # behind the warm-up: whether its steps were like those that follow
 BUFFER_ROWS = 4096
 BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
 STRETCH_NS = NS_PER_S  # how often ranks ask each other whether the time is up
@@ -221,16 +222,26 @@ class StepMeter:
         self._leave_lane()
         now_ns = self._start_ns
         if not self._flags:
+            first, self._row_ns = self._row_ns == 0, self._lately_ns() or self._row_ns
             self._running = self._goes_on(now_ns)
+            if self._alone and self._lengthen_block() and first:
+                self._flag_rows(WARM_UP)  # those of a length that isn't used
         if not now_ns - FLUSH_NS < self._flushed_ns <= now_ns or self._buffered() >= BUFFER_ROWS:
-            if not self._flags:
-                self._row_ns = max(0.0, (now_ns - self._flushed_ns) / max(1, self._buffered()))
             self._flush()
             self._flushed_ns = now_ns
-            if self._alone:
-                self._lengthen_block()
-        self._look_ns = min(self._flushed_ns + FLUSH_NS, self._end_ns)
+        self._look_ns = min(
+            self._flushed_ns + (FLUSH_NS if self._row_ns or self._flags else FIRST_LOOK_NS), self._end_ns
+        )
         self._begin_step()
+
+    def _lately_ns(self) -> float:
+        """The median of rows that are not on disk yet, so that a clock that jumped does not count; 0: there is none."""
+        rows = np.frombuffer(self._rows, _ROWS)
+        lengths = rows["end_ns"] - rows["start_ns"]
+        return float(np.median(lengths[lengths > 0])) if np.any(lengths > 0) else 0.0
+
+    def _flag_rows(self, flag: int) -> None:
+        self._rows[_FLAGS] = bytes(flags | flag for flags in self._rows[_FLAGS])
 
     def _goes_on(self, now_ns: int) -> bool:
         """One rank goes by the clock. Several get their rows for a stretch of time, and may then get another: the first
@@ -243,18 +254,20 @@ class StepMeter:
         self._give_rows(now_ns)
         return True
 
-    def _lengthen_block(self) -> None:
+    def _lengthen_block(self) -> bool:
         """Where the steps became quicker than those that it was chosen by: a neighbour has gone."""
         if self._kinds > 1:
-            return
+            return False
         known = 0 < self._row_ns < self._block_ns
         longer = self._largest(math.ceil(self._block * self._block_ns / self._row_ns) if known else 0)
-        if longer > self._block:
-            for_same = self._block / longer
-            self._rows_due, self._rows_wanted = for_same * self._rows_left(), for_same * self._rows_wanted
-            self._rows_due += self._buffered()
-            self._block, self._row_ns = longer, self._row_ns / for_same
-            self._lane.open(math.nan, 0, 0.0)  # for nothing: a step is no row any more
+        if longer <= self._block:
+            return False
+        for_same = self._block / longer
+        self._rows_due, self._rows_wanted = for_same * self._rows_left(), for_same * self._rows_wanted
+        self._rows_due += self._buffered()
+        self._block, self._row_ns = longer, self._row_ns / for_same
+        self._lane.open(math.nan, 0, 0.0)  # for nothing: a step is no row any more
+        return True
 
     def _is_over(self, now_ns: int) -> bool:
         """A row of each kind is the least that there can be; those for a verdict are waited for, if there is time."""
@@ -305,7 +318,7 @@ class StepMeter:
         if not self._rows:
             return
         if self._watch.jumped():
-            self._rows[_FLAGS] = bytes(flags | CLOCK_JUMPED for flags in self._rows[_FLAGS])
+            self._flag_rows(CLOCK_JUMPED)
         self._file.append(bytes(self._rows))
         self._rows_due -= self._buffered()
         self._measured_rows += self._buffered()
@@ -360,7 +373,7 @@ class StepMeter:
                 return
             self._warm_up[0].append(typical_ns)
         self._flush()
-        self._flags, self._measured_rows = 0, 0
+        self._flags, self._measured_rows, self._flushed_ns = 0, 0, now_ns
         self._lane_step_ns = self._typical_row_ns()
         self._warmed_up()
         if self._budget is None:
