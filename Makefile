@@ -11,7 +11,7 @@ run: $(VENV)/.base
 
 test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 tests/unit tests/contract tests/golden
-	$(BIN)/python -m pytest --strict-skips tests/integration
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 --dist loadfile tests/integration
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -31,12 +31,13 @@ from rigdyno.report.format_entry import entry_text
 from rigdyno.report.plan_text import time_sentence
 from rigdyno.report.progress import Silent
 from rigdyno.report.view import view_of
-from rigdyno.rig.devices import best_device, find_accelerators
+from rigdyno.rig.devices import accelerators_here, best_device
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
 from rigdyno.rig.twin import require_same_rigdyno
 from rigdyno.runner.orchestrate import Orchestrator
 from rigdyno.runner.own_loop import OwnLoop
+from rigdyno.runner.schedule import still_to_run
 from rigdyno.runner.sessions import Sessions, open_sessions
 from rigdyno.schema.comparison import Duel
 from rigdyno.schema.measured import Measurement
@@ -109,6 +110,12 @@ class Run:
         missing, planned = sum(cell.name not in done for cell in cells), len(cells)
         return f"{missing} of {planned} cells are not finished" if missing > 0 else None
 
+    @property
+    def has_unbegun(self) -> bool:
+        """Whether some configuration has no process at all: its time was up, or its nodes were gone."""
+        begun = {record.spec.key() for record in self.records}
+        return any(cell.pair is None and cell.spec.key() not in begun for cell in self.head.plan.runnable)
+
     def _resume(self) -> str:
         if self.folder.is_running():
             return "it is still running"
@@ -156,12 +163,12 @@ def prepare_duel(request: DuelRequest) -> RunHead:
 
 
 def _head(plan_for: Callable[[System, str], Plan]) -> RunHead:
-    found = find_accelerators()
-    system = describe_system(found.accelerators)
+    accelerators = accelerators_here()
+    system = describe_system(accelerators)
     return RunHead(
         rigdyno_version=__version__,
         created_at=utc_now().isoformat(timespec="seconds"),
-        plan=plan_for(system, best_device(found.accelerators)),
+        plan=plan_for(system, best_device(accelerators)),
         system=system,
         environment=describe_environment(),
     )
@@ -174,7 +181,7 @@ def sessions(
     say: Callable[[str], None] = lambda words: None,
 ) -> Sessions:
     """Meets the nodes before anything is measured or written. `folder`: of a run that is resumed."""
-    left = [cell for cell in head.plan.runnable if folder is None or not folder.is_finished(cell)]
+    left = still_to_run(head.plan, lambda cell: folder is not None and folder.is_finished(cell))
     return open_sessions(head, left, secret, say)
 
 

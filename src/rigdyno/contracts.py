@@ -61,6 +61,7 @@ class Steps:
     kinds: Mapping[str, Step]
     items_per_step: float = 1.0  # for a step that returns None
     unit: str | None = None  # where it isn't the workload's
+    counts: Callable[[], bool] | None = None  # whether steps said how many items they did; asked when all is over
     per_item: Mapping[str, float] = field(default_factory=dict)
     settled: Mapping[str, Value] = field(default_factory=dict)
     notes: Sequence[str] = ()

@@ -47,7 +47,7 @@ def test_the_documented_workload_is_one_file_and_nothing_else():
 
 def test_the_documented_training_step_is_measured(tmp_path):
     (tmp_path / "train.py").write_text(block("# train.py"))
-    command = ["run", "train.py:step", "--set", "unit=image", "--sweep", "batch=16,64", "--budget", "8s"]
+    command = ["run", "train.py:step", "--set", "unit=image", "--sweep", "batch=16,64", "--steps", "20"]
     ended = subprocess.run(
         [sys.executable, "-m", "rigdyno", *command], cwd=tmp_path, capture_output=True, text=True, check=False
     )

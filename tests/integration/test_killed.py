@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 
 def test_kill_9_then_resume_gives_a_complete_record(folder):
-    process = started("run", "train.py:step", "--repeat", "3", "--budget", "15s", cwd=folder)
+    process = started("run", "train.py:step", "--repeat", "3", "--steps", "1500", cwd=folder)
     until(lambda: steps_began(folder / "runs", cell=1), "the second process was stepping")
     first, second = cell_folders(folder / "runs")
     process.kill()
@@ -87,7 +87,7 @@ def test_an_interrupt_while_planning_leaves_nothing(folder):
 
 
 def test_a_killed_worker_and_a_killed_sampler_cost_only_themselves(folder):
-    process = started("run", "train.py:step", "--sweep", "part=1,2", "--budget", "14s", cwd=folder)
+    process = started("run", "train.py:step", "--sweep", "part=1,2", "--steps", "3000", cwd=folder)
     until(lambda: steps_began(folder / "runs", rows=500), "the first worker was stepping")
     (first,) = cell_folders(folder / "runs")
     os.kill(pid_of(first, "rank0"), signal.SIGKILL)

@@ -68,7 +68,7 @@ def test_what_it_counts_and_what_it_is_given(folder):
 
 def test_every_way_to_fail_is_told_apart_and_the_next_cell_runs(folder):
     sweep = ",".join([*ENDINGS, "behave"])
-    command = ("run", "train.py:misbehave", "--sweep", f"how={sweep}", "--set", "width=7", "--budget", "28s")
+    command = ("run", "train.py:misbehave", "--sweep", f"how={sweep}", "--set", "width=7", "--steps", "50")
     answer = rigdyno(*command, cwd=folder)
     assert answer.returncode == 1, answer.stderr
     outcomes = {record.spec.options["how"]: record.outcome for record in records(only_run(folder))}

@@ -25,18 +25,30 @@ RANKS = 2
 TINY = ["--set", "batch_size=2", "--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
 
 
-def on_ranks(function, tmp_path, count=RANKS):
-    """`function(place)` in as many processes, joined; what each of them returned."""
-    multiprocessing.spawn(_one_rank, (function, count, str(tmp_path)), nprocs=count)
-    return [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(count)]
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """What each rank says to each question; they are started once for all of them."""
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(_one_rank, (str(folder),), nprocs=RANKS)
+    said = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
+    return lambda question: [answers[question] for answers in said]
 
 
-def _one_rank(rank, function, count, folder):
+def _one_rank(rank, folder):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
-    answer = function(Place(device="cpu", rank=rank, world_size=count))
-    torch.save(answer, f"{folder}/{rank}.pt")
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    place = Place(device="cpu", rank=rank, world_size=RANKS)
+    questions = {
+        "half": _train_my_half,
+        "losses": _losses,
+        "losses again": _losses,
+        "buffers": lambda place: _collectives(place, Ddp()),
+        "no buffers": lambda place: _collectives(place, Ddp(broadcast_buffers=False)),
+        "agreed": _agree,
+        "summed": _sum_up,
+    }
+    torch.save({name: ask(place) for name, ask in questions.items()}, f"{folder}/{rank}.pt")
     distributed.barrier()
     distributed.destroy_process_group()
 
@@ -72,9 +84,9 @@ def _train_my_half(place):
     return trained(network(), inputs, targets, place, Ddp())
 
 
-def test_ranks_with_half_of_the_batch_learn_what_one_learns_from_all_of_it(tmp_path):
+def test_ranks_with_half_of_the_batch_learn_what_one_learns_from_all_of_it(answers):
     expected = trained(network(), *batch(), Place(device="cpu"))
-    for parameters in on_ranks(_train_my_half, tmp_path):
+    for parameters in answers("half"):
         for ours, whole in zip(parameters, expected, strict=True):
             assert torch.allclose(ours, whole, atol=1e-6)
 
@@ -87,10 +99,8 @@ def _losses(place):
     return [float(step(*next(training.batches))) for _ in range(2)]
 
 
-def test_the_same_seed_gives_the_same_losses_on_every_rank(tmp_path):
-    (tmp_path / "once").mkdir()
-    (tmp_path / "again").mkdir()
-    once, again = on_ranks(_losses, tmp_path / "once"), on_ranks(_losses, tmp_path / "again")
+def test_the_same_seed_gives_the_same_losses_on_every_rank(answers):
+    once, again = answers("losses"), answers("losses again")
     assert once == again
     assert once[0] != once[1]
 
@@ -114,21 +124,11 @@ def _collectives(place, arrangement):
     return inside, [event.name for event in talk]
 
 
-def _with_buffers(place):
-    return _collectives(place, Ddp())
-
-
-def _without_buffers(place):
-    return _collectives(place, Ddp(broadcast_buffers=False))
-
-
-def test_without_buffers_nothing_is_sent_inside_the_forward_pass(tmp_path):
-    (tmp_path / "with").mkdir()
-    for inside, everywhere in on_ranks(_with_buffers, tmp_path / "with"):
+def test_without_buffers_nothing_is_sent_inside_the_forward_pass(answers):
+    for inside, everywhere in answers("buffers"):
         assert any("broadcast" in name for name in inside)
         assert any("all_reduce" in name for name in everywhere)
-    (tmp_path / "without").mkdir()
-    for inside, everywhere in on_ranks(_without_buffers, tmp_path / "without"):
+    for inside, everywhere in answers("no buffers"):
         assert inside == []
         assert any("all_reduce" in name for name in everywhere)
 
@@ -137,8 +137,8 @@ def _agree(place):
     return Ranks("cpu").agree(10 + place.rank)
 
 
-def test_ranks_agree_on_the_largest(tmp_path):
-    assert on_ranks(_agree, tmp_path) == [11, 11]
+def test_ranks_agree_on_the_largest(answers):
+    assert answers("agreed") == [11, 11]
 
 
 def _sum_up(place):
@@ -146,9 +146,9 @@ def _sum_up(place):
     return {kind: step() for kind, step in steps.kinds.items()}, steps.check()
 
 
-def test_all_reduce_counts_the_bus_bytes_as_nccl_tests_do(tmp_path):
+def test_all_reduce_counts_the_bus_bytes_as_nccl_tests_do(answers):
     """2 (n - 1) / n times the size, which the rates of n ranks add up to."""
-    for items, correct in on_ranks(_sum_up, tmp_path):
+    for items, correct in answers("summed"):
         assert list(items) == ["4.00 kB", "16.0 kB", "64.0 kB"]
         one = 2 * (RANKS - 1) / RANKS * 64_000
         times = RANKS * items["64.0 kB"] / one
@@ -167,7 +167,7 @@ def ranked(tmp_path):
 
 
 def test_a_real_run_of_two_ranks(ranked):
-    result, run = ranked("resnet50", "--ranks", "2", *TINY, "--budget", "20s")
+    result, run = ranked("resnet50", "--ranks", "2", *TINY, "--steps", "20")
     assert result.returncode == 0, result.stderr
     [measurement] = run.measurements
     assert isinstance(measurement.outcome, Completed)

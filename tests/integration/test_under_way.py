@@ -1,13 +1,25 @@
 """A run that is under way, seen from another rigdyno."""
 
-from driving import cell_folders, ended, only_run, records, rigdyno, started, steps_began, until
-from rigdyno.schema.record import Completed
+import signal
+
+from driving import (
+    cell_folders,
+    ended,
+    interrupt,
+    none_left,
+    only_run,
+    records,
+    rigdyno,
+    started,
+    steps_began,
+    until,
+)
 from rigdyno.store.folder import RunFolder
 
 
 def test_a_run_that_is_under_way_is_left_alone(tmp_path):
     (tmp_path / "train.py").write_text("import time\n\ndef step():\n    time.sleep(0.002)\n")
-    process = started("run", "train.py:step", "--budget", "13s", cwd=tmp_path)
+    process = started("run", "train.py:step", "--budget", "10m", cwd=tmp_path)
     until(lambda: steps_began(tmp_path / "runs"), "the worker was stepping")
     run: RunFolder = only_run(tmp_path)
     resumed = rigdyno("run", "--resume", str(run.path), cwd=tmp_path)
@@ -16,7 +28,9 @@ def test_a_run_that_is_under_way_is_left_alone(tmp_path):
     assert "it is still running" in " ".join(rigdyno("report", cwd=tmp_path).stdout.split())
     cleaned = rigdyno("clean", "--all", "--yes", cwd=tmp_path)
     assert cleaned.stdout == "nothing to delete\n"
+    interrupt(process, signal.SIGINT)
     code, _, err = ended(process)
-    assert code == 0, err
-    assert len(cell_folders(tmp_path / "runs")) == 1
-    assert [type(record.outcome) for record in records(run)] == [Completed]
+    assert code == 130, err
+    (cell,) = cell_folders(tmp_path / "runs")
+    assert records(run) == []
+    none_left(cell)

@@ -123,11 +123,11 @@ def squares_by_form(devices: Floats, costs: Floats) -> list[float]:
     return [sum((fit(size) - level) ** 2 for size, level in zip(devices, levels, strict=True)) for fit in fits]
 
 
-def explained(points: Sequence[Point], devices: int) -> float:
-    """The throughput that a mean over the forms through these points gives."""
+def by_form(points: Sequence[Point], devices: int) -> list[float]:
+    """The throughput that each form through these points gives."""
     sizes = np.array([point.devices for point in points], dtype=np.float64)
     costs = sizes / np.array([point.throughput for point in points])
-    return devices / math.exp(_mixed(sizes, costs, _weights(sizes, costs))(devices))
+    return [devices / math.exp(form(sizes, costs)(devices)) for form in _FORMS.values()]
 
 
 def _fitted(form: str, devices: Floats, costs: Floats) -> LogCost:

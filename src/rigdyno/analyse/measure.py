@@ -26,7 +26,6 @@ from rigdyno.analyse.streams import (
 )
 from rigdyno.analyse.validity import findings, over_ranks
 from rigdyno.analyse.verdict import (
-    ENOUGH_PROCESSES,
     Finding,
     imprecise,
     merged,
@@ -37,7 +36,7 @@ from rigdyno.errors import DamagedRun
 from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement, Phases, Soak
 from rigdyno.schema.participant import Participant, sampler_of
-from rigdyno.schema.record import UNNAMED, Completed, Facts, Outcome, Quality, RunRecord
+from rigdyno.schema.record import COUNTED, UNNAMED, Completed, Facts, Outcome, Quality, RunRecord
 from rigdyno.schema.samples import Header
 from rigdyno.units import show_percent
 
@@ -95,7 +94,7 @@ def facts_of(record: RunRecord, steps: Iterable[Rows]) -> Facts:
     known = record.facts
     if known.unit != UNNAMED or not any(_counts(rows) for rows in steps):
         return known
-    return msgspec.structs.replace(known, unit="item")
+    return msgspec.structs.replace(known, unit=COUNTED)
 
 
 def _counts(rows: Rows) -> bool:
@@ -138,7 +137,7 @@ def _validity(processes: Sequence[Process], kinds: Mapping[str, KindFigures]) ->
     if not processes:
         return None
     found = merged_over_processes([process.findings for process in processes])
-    if len(processes) >= ENOUGH_PROCESSES:
+    if len(processes) > 1:
         names = {kind: f"processes' {kind} steps" if len(kinds) > 1 else "processes" for kind in kinds}
         spread = [imprecise(figures.throughput, names[kind]) for kind, figures in kinds.items()]
         found = merged([*found, *(each for each in spread if each is not None)])

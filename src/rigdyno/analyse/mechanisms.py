@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rigdyno.analyse.forecast import LEAST_POINTS, explained, squares_by_form
+from rigdyno.analyse.forecast import LEAST_POINTS, by_form, squares_by_form
 from rigdyno.schema.scaling import Expected, Point
 from rigdyno.units import show_number, show_percent
 
@@ -94,6 +94,11 @@ def _superlinear(points: Sequence[Point]) -> list[str]:
     first = points[0]
     alone = first.throughput / first.devices
     beyond = [(point, point.throughput / point.devices / alone) for point in points[1:]]
+    if len(beyond) > 1 and all(share > 1 + SUPERLINEAR for _, share in beyond):
+        return [
+            f"all others do more than perfect scaling from {first.devices} would give, up to "
+            f"{show_percent(max(share for _, share in beyond))}. Is {show_number(first.throughput)} right?"
+        ]
     return [
         f"{point.devices} devices do {show_percent(share)} of what perfect scaling from {first.devices} would give. "
         f"Is {show_number(point.throughput)} right, and of the same job?"
@@ -109,7 +114,7 @@ def _off_the_curve(points: Sequence[Point]) -> list[str]:
     # One that is off spoils what its neighbours are held against: it is the one without which the others agree best.
     without = [[*points[:number], *points[number + 1 :]] for number in range(len(points))]
     point, others = min(zip(points, without, strict=True), key=lambda each: _left_over(each[1]))
-    usual = explained(others, point.devices)
+    usual = min(by_form(others, point.devices), key=lambda rate: abs(math.log(point.throughput / rate)))
     if abs(math.log(point.throughput / usual)) <= math.log1p(OFF_THE_CURVE):
         return []
     return [

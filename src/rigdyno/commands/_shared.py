@@ -54,6 +54,8 @@ def exit_code(finished: Run) -> int:
     outcomes = [record.outcome for record in finished.records]
     if any(isinstance(outcome, Failed) for outcome in outcomes) or (finished.duel and finished.duel.lost):
         return EXIT_FAILED
+    if outcomes and finished.has_unbegun:
+        return EXIT_FAILED
     if finished.head.plan.is_duel and finished.duel and finished.duel.comparison.answer == "NOT_COMPARABLE":
         return EXIT_NOTHING_MEASURED
     return EXIT_DONE if any(isinstance(outcome, Completed) for outcome in outcomes) else EXIT_NOTHING_MEASURED

@@ -18,7 +18,6 @@ from rigdyno.units import show_seconds
 LEAST_SECONDS = 1.0  # a cell that measures for less says nothing
 WARM_UP_ROWS = 5  # the meter's own least
 FEWEST_REPEATS = 3  # two processes have an interval that says nothing: then one is as good
-BUDGET_STEP_SECONDS = 10.0  # a budget that is recommended is rounded up
 
 
 class Share(NamedTuple):
@@ -37,14 +36,13 @@ def fitted(
     """Every cell gets what a verdict needs, and of the rest all as much in proportion to what they asked for (`at_most`
     so many times that). A suite's own repeats are given up before a cell becomes too short; repeats that the user
     asked for are kept, or it is said that they don't fit."""
-    for needs in (_needed_seconds, _no_needs):
-        shares: list[Share] | None = [_share(cell, cell.repeat, needs(cell.spec)) for cell in wanted]
-        while shares is not None:
-            left = seconds - sum(share.start * share.repeat for share in shares)
-            if left >= sum(share.least * share.repeat for share in shares):
-                factor = min(at_most, _factor(shares, left))
-                return [_with_seconds(share, factor) for share in shares]
-            tight, shares = shares, None if keep_repeats else _with_fewer(shares)
+    shares: list[Share] | None = [_share(cell, cell.repeat, _needed_seconds(cell.spec)) for cell in wanted]
+    while shares is not None:
+        left = seconds - sum(share.start * share.repeat for share in shares)
+        if left >= sum(share.least * share.repeat for share in shares):
+            factor = min(at_most, _factor(shares, left))
+            return [_with_seconds(share, factor) for share in shares]
+        tight, shares = shares, (None if keep_repeats else _with_fewer(shares)) or _with_less(shares)
     least = sum((share.start + share.least) * share.repeat for share in tight)
     raise BadValue(f"a budget of {show_seconds(seconds)} is too short: this takes at least {show_seconds(least)}")
 
@@ -52,12 +50,6 @@ def fitted(
 def with_needs(wanted: Sequence[Wanted]) -> list[Wanted]:
     """Where there is no budget: as long as they ask for, or as a verdict needs."""
     return [_with_seconds(_share(cell, cell.repeat, _needed_seconds(cell.spec)), 1.0) for cell in wanted]
-
-
-def settling_seconds(wanted: Sequence[Wanted]) -> float:
-    """A budget for one process of each in which every one of them has what a verdict needs."""
-    whole = sum(start_seconds(cell.spec) + max(LEAST_SECONDS, _needed_seconds(cell.spec)) for cell in wanted)
-    return math.ceil(whole / BUDGET_STEP_SECONDS) * BUDGET_STEP_SECONDS
 
 
 def is_too_short(spec: RunSpec) -> bool:
@@ -73,6 +65,15 @@ def _with_fewer(shares: Sequence[Share]) -> list[Share] | None:
     dearest = max(repeated, key=lambda share: share.repeat * (share.start + share.least))
     repeat = dearest.repeat - 1 if dearest.repeat > FEWEST_REPEATS else 1
     return [share._replace(repeat=repeat) if share is dearest else share for share in shares]
+
+
+def _with_less(shares: Sequence[Share]) -> list[Share] | None:
+    """Without what the neediest needs: it will be SUSPECT, and the others won't. None: all have their least."""
+    needy = [share for share in shares if share.least > LEAST_SECONDS]
+    if not needy:
+        return None
+    neediest = max(needy, key=lambda share: share.repeat * share.least)
+    return [share._replace(least=LEAST_SECONDS) if share is neediest else share for share in shares]
 
 
 def _share(cell: Wanted, repeat: int, needed: float) -> Share:
@@ -106,10 +107,6 @@ def start_seconds(spec: RunSpec) -> float:
         return workload_of(spec).start_seconds()
     except RigdynoError:
         return 0.0  # what is wrong with it is said when the cell itself is asked
-
-
-def _no_needs(_spec: RunSpec) -> float:
-    return 0.0
 
 
 def _needed_seconds(spec: RunSpec) -> float:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 from rigdyno import catalogue
 from rigdyno.contracts import Suite, SuiteRequest, Wanted
 from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
-from rigdyno.plan.budget import fitted, is_too_short, settling_seconds, with_needs
+from rigdyno.plan.budget import fitted, is_too_short, with_needs
 from rigdyno.plan.build import is_function, option_types, scope_of, usual_arrangement, workload_of
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.load import Request
@@ -27,6 +28,7 @@ from rigdyno.schema.spec import Budget, Cell, Plan, Reach, RunSpec
 from rigdyno.schema.system import System
 
 DEFAULT_SECONDS = 10.0
+BUDGET_STEP_SECONDS, MOST_BUDGET_SECONDS = 10.0, 1e6  # of a budget that is recommended
 SPARE_SHARE = 0.15  # of the planned time, for more processes where intervals are wide
 
 
@@ -72,20 +74,11 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
     suite = request.target if request.target in catalogue.names("suite") else None
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
     refused = {cell.spec.key() for cell in _cells(wanted, system, resources) if cell.refusal is not None}
-    fitting = _fitted(wanted, refused, request, request.budget_seconds)
-    cells = _cells(fitting, system, resources)
-    noise = NoisePlan()
+    room = Room(wanted, refused, request, system, resources)
+    cells, noise = room.laid_out(request.budget_seconds, noisy=suite is not None)
     if suite is None:
         _complain_if_nothing_fits(cells)
-    else:
-        noise = noise_plan(cells, request.budget_seconds or sum(cell.seconds for cell in cells), resources)
-        if request.budget_seconds is not None and noise.cells:
-            try:
-                fitting = _fitted(wanted, refused, request, request.budget_seconds - noise.seconds)
-                cells = _cells(fitting, system, resources)
-            except BadValue:  # without the pairs they just fit
-                noise = NoisePlan(missing="the budget has room for the suite's cells alone")
-    planned = sum(cell.seconds for cell in cells if not cell.spare and cell.refusal is None) + noise.seconds
+    planned = sum(cell.seconds for cell in cells if _runs(cell)) + noise.seconds
     spare = 0.0
     if any(cell.spare for cell in cells):
         spare = SPARE_SHARE * planned if request.budget_seconds is None else request.budget_seconds - planned
@@ -101,35 +94,73 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
         noise_missing=noise.missing,
         budget_seconds=request.budget_seconds,
         spare_seconds=max(0.0, spare),
-        foreseen=_foreseen(cells, fitting, noise),
+        foreseen=room.foreseen(cells, noisy=suite is not None),
     )
 
 
-def _fitted(wanted: Sequence[Wanted], refused: set[str], request: Request, seconds: float | None) -> list[Wanted]:
-    """What a budget leaves over goes to spare processes, where there are any, and else to longer ones. What can't run
-    here takes no time."""
-    if seconds is None:
-        return with_needs(wanted)
-    running = [cell for cell in wanted if cell.spec.key() not in refused]
-    has_spare = any(cell.most > cell.repeat for cell in running)
-    keep = request.repeat is not None
-    found = iter(fitted(running, seconds, keep_repeats=keep, at_most=1.0 if has_spare else math.inf))
-    return [cell if cell.spec.key() in refused else next(found) for cell in wanted]
+@dataclass(frozen=True)
+class Room:
+    """What is wanted, and what becomes of it in a given time."""
+
+    wanted: Sequence[Wanted]
+    refused: set[str]  # by their keys; what can't run here takes no time
+    request: Request
+    system: System
+    resources: Resources
+
+    def laid_out(self, seconds: float | None, *, noisy: bool) -> tuple[tuple[Cell, ...], NoisePlan]:
+        """`noisy`: with pairs for the machine's own noise, unless they would take what verdicts need."""
+        cells = self._cells(seconds)
+        if not noisy:
+            return cells, NoisePlan()
+        noise = noise_plan(cells, seconds or sum(cell.seconds for cell in cells if _runs(cell)), self.resources)
+        if seconds is None or not noise.cells:
+            return cells, noise
+        without = NoisePlan(missing="the budget has room for the suite's cells alone")
+        try:
+            beside = self._cells(seconds - noise.seconds)
+        except BadValue:  # without the pairs they just fit
+            return cells, without
+        return (cells, without) if len(_too_short(beside)) > len(_too_short(cells)) else (beside, noise)
+
+    def _cells(self, seconds: float | None) -> tuple[Cell, ...]:
+        return _cells(self._fitted(seconds), self.system, self.resources)
+
+    def _fitted(self, seconds: float | None) -> list[Wanted]:
+        """What a budget leaves over goes to spare processes, where there are any, and else to longer ones."""
+        if seconds is None:
+            return with_needs(self.wanted)
+        running = [cell for cell in self.wanted if cell.spec.key() not in self.refused]
+        has_spare = any(cell.most > cell.repeat for cell in running)
+        keep = self.request.repeat is not None
+        found = iter(fitted(running, seconds, keep_repeats=keep, at_most=1.0 if has_spare else math.inf))
+        return [cell if cell.spec.key() in self.refused else next(found) for cell in self.wanted]
+
+    def foreseen(self, cells: Sequence[Cell], *, noisy: bool) -> str | None:
+        """What can be said before anything has run: steps that are known to be long, and a time that is too short."""
+        short = _too_short(cells)
+        if not short or self.request.budget_seconds is None:
+            return None
+        names = ", ".join(dict.fromkeys(_name(cell.spec) for cell in short))
+        seconds = self.request.budget_seconds
+        while seconds < MOST_BUDGET_SECONDS:
+            seconds = BUDGET_STEP_SECONDS * math.ceil(1.05 * seconds / BUDGET_STEP_SECONDS)
+            if not _too_short(self.laid_out(seconds, noisy=noisy)[0]):
+                break
+        settled = f"--budget {seconds:.0f}s would settle them"
+        return f"too short for a verdict, these will be SUSPECT: {names}; {settled}"
+
+
+def _runs(cell: Cell) -> bool:
+    return cell.refusal is None and not cell.spare
+
+
+def _too_short(cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if _runs(cell) and cell.repeat == 1 and is_too_short(cell.spec)]
 
 
 def _cells(wanted: Sequence[Wanted], system: System, resources: Resources) -> tuple[Cell, ...]:
     return tuple(cells_of(wanted, system, resources))
-
-
-def _foreseen(cells: Sequence[Cell], wanted: Sequence[Wanted], noise: NoisePlan) -> str | None:
-    """What can be said before anything has run: steps that are known to be long, and a time that is too short."""
-    short = [cell for cell in cells if cell.refusal is None and cell.repeat == 1 and is_too_short(cell.spec)]
-    if not short:
-        return None
-    possible = {cell.spec.key() for cell in cells if cell.refusal is None}
-    settling = settling_seconds([cell for cell in wanted if cell.spec.key() in possible]) + noise.seconds
-    names = ", ".join(dict.fromkeys(_name(cell.spec) for cell in short))
-    return f"too short for a verdict, these will be SUSPECT: {names}; --budget {settling:.0f}s would settle them"
 
 
 def _name(spec: RunSpec) -> str:

@@ -41,6 +41,8 @@ def noise_sentence(duel: Duel | None, missing: str | None) -> str | None:
     bound = meaningless_below(duel)
     if bound is None:
         only = f"only {len(duel.pairs)} of its pairs of processes finished"
+        if not duel.pairs and not duel.lost:
+            only = "there was no time left for it"
         return f"The machine's own noise was not measured: {'; '.join((*duel.lost, only))}."
     pairs = f"{len(duel.pairs)} pairs of processes"
     what = duel.comparison.baseline

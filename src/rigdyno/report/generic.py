@@ -48,7 +48,8 @@ def _names(measurements: Sequence[Measurement]) -> list[str]:
 def _traits(measurement: Measurement) -> dict[str, Value | None]:
     spec = measurement.spec
     how = {"ranks": spec.world_size, "nodes": spec.nodes, "threads": spec.threads, "device": spec.device}
-    return {"workload": spec.workload, **spec.options, **how, "update": spec.update, "arrangement": spec.arrangement}
+    usual = {"workload": spec.workload, **how, "update": spec.update, "arrangement": spec.arrangement}
+    return {**usual, **spec.options}  # a user's function may have arguments of these names
 
 
 def _settings(measurements: Sequence[Measurement]) -> str:

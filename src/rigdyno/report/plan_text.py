@@ -44,7 +44,7 @@ def _count(plan: Plan) -> str:
     cells = [cell for cell in plan.runnable if cell.pair is None and not cell.spare]
     pairs = sum(cell.pair is not None for cell in plan.runnable)
     words = [f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"] if cells or not pairs else []
-    if any(cell.spare for cell in plan.runnable):
+    if any(cell.spare for cell in plan.runnable) and plan.spare_seconds >= NOTICED_SECONDS:
         words[-1] += f" (and {show_seconds(plan.spare_seconds)} for more where intervals are wide)"
     if plan.duel is not None and pairs:
         least = "" if plan.duel.self_duel or plan.duel.least_pairs == pairs // 2 else f"{plan.duel.least_pairs} to "
@@ -77,10 +77,9 @@ def time_sentence(plan: Plan, records: Sequence[RunRecord]) -> str | None:
     took = sum(record.seconds for record in records if record.arm != "b")  # the arms of a pair run at the same time
     cells = {cell.name: cell for cell in plan.cells}
     over = _over(plan, cells, records)
-    unrun = sum(cell.pair is None and not cell.spare for cell in plan.runnable) - sum(
-        record.pair is None and not cells[record.cell].spare for record in records if record.cell in cells
-    )
-    if took <= LATE * plan.budget_seconds and not (unrun > 0 and over):
+    ran = {record.cell for record in records}
+    unrun = any(cell.pair is None and not cell.spare and cell.name not in ran for cell in plan.runnable)
+    if took <= LATE * plan.budget_seconds and not (unrun and over):
         return None
     whole = f"the run took {show_seconds(took)} of a budget of {show_seconds(plan.budget_seconds)}"
     return f"{whole}: {'; '.join(over)}" if over else whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
 import msgspec
@@ -33,6 +34,18 @@ def find_accelerators(seconds: float = ASK_SECONDS) -> Found:
         return msgspec.json.decode(end.output.strip().rpartition("\n")[2], type=Found)
     except msgspec.DecodeError as error:
         return Found(reason=f"asking torch for its devices gave no answer ({error})")
+
+
+def accelerators_here() -> tuple[Accelerator, ...]:
+    """Without asking, where torch was built for CPUs alone: loading it takes seconds."""
+    return () if _is_for_cpus_alone() else find_accelerators().accelerators
+
+
+def _is_for_cpus_alone() -> bool:
+    try:
+        return sys.platform == "linux" and metadata.version("torch").endswith("+cpu")
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def best_device(accelerators: Sequence[Accelerator]) -> str:

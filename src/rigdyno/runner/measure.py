@@ -32,7 +32,7 @@ FLUSH_NS = NS_PER_S // 2  # what a crash may cost
 FIRST_LOOK_NS = 20 * NS_PER_MS  # behind the warm-up: whether its steps were like those that follow
 BUFFER_ROWS = 4096
 BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
-STRETCH_NS = NS_PER_S  # how often ranks ask each other whether the time is up
+STRETCH_NS = NS_PER_S // 10  # how often ranks ask each other whether the time is up: steps may become slow in between
 
 _ROW, _ROWS = struct.Struct(STEP_STRUCT), np.dtype(list(STEP_FIELDS))
 _FLAGS = slice(_ROW.size - 2, None, _ROW.size)  # the low byte of every row's last field
@@ -40,6 +40,10 @@ _FLAGS = slice(_ROW.size - 2, None, _ROW.size)  # the low byte of every row's la
 
 def _nothing() -> None:
     pass
+
+
+def _whole(rows: float) -> float:
+    return rows if math.isinf(rows) else math.ceil(round(rows, 6))
 
 
 def _own(number: int) -> int:
@@ -263,8 +267,8 @@ class StepMeter:
         if longer <= self._block:
             return False
         for_same = self._block / longer
-        self._rows_due, self._rows_wanted = for_same * self._rows_left(), for_same * self._rows_wanted
-        self._rows_due += self._buffered()
+        self._rows_due = _whole(for_same * self._rows_left()) + self._buffered()  # ranks must not part by a rounding
+        self._rows_wanted = _whole(for_same * self._rows_wanted)
         self._block, self._row_ns = longer, self._row_ns / for_same
         self._lane.open(math.nan, 0, 0.0)  # for nothing: a step is no row any more
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,19 +20,20 @@ from rigdyno.runner.collect import Ending, measured_record, record_of
 from rigdyno.runner.course import DuelCourse
 from rigdyno.runner.live import LiveRate
 from rigdyno.runner.pairs import PairRun
-from rigdyno.runner.schedule import Schedule
+from rigdyno.runner.schedule import Schedule, still_to_run
 from rigdyno.runner.sessions import Sessions
 from rigdyno.runner.signals import termination_as_interrupt
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.participant import ranks_among
-from rigdyno.schema.record import UNNAMED, RunHead, RunRecord, Skipped
+from rigdyno.schema.record import COUNTED, UNNAMED, RunHead, RunRecord, Skipped
 from rigdyno.schema.spec import Cell
 from rigdyno.store.files import disk_errors, write_json
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_of_ns
 
 TICK_SECONDS = 0.5
+NOISE_SHARE = 0.9  # of the time for its pairs that must be left: fewer than all of them say nothing
 
 
 def time_limit_seconds(expected: float) -> float:
@@ -53,10 +54,11 @@ class Orchestrator:
         records: list[RunRecord] = []
         with self.folder.locked(), termination_as_interrupt():
             self.observer.planned(self.head.plan, self.folder.path)
-            left = [cell for cell in self.head.plan.runnable if not self.folder.is_finished(cell)]
-            schedule = Schedule(self.head.plan, left, self.clock)
+            left = still_to_run(self.head.plan, self.folder.is_finished)
+            schedule = Schedule(self.head.plan, left, self.clock, self._spent_on_spares())
             try:
-                for cells in (self._planned(schedule), self._spare(schedule), self._duel(schedule)):
+                spare = [cell for cell in left if cell.spare]
+                for cells in (self._planned(schedule), self._spare(schedule, spare), self._duel(schedule)):
                     records.extend(cells)
             except KeyboardInterrupt:
                 raise Interrupted(self._interrupted_message()) from None
@@ -67,17 +69,25 @@ class Orchestrator:
     def _planned(self, schedule: Schedule) -> Iterator[RunRecord]:
         """In the plan's order, until the time is up; what can't run here is recorded in any case."""
         for cell in self.head.plan.cells:
-            if cell.pair is not None or cell.spare or not self._is_to_run(cell):
+            if cell.pair is not None or cell.spare or self.folder.is_finished(cell):
                 continue
-            ready = cell if cell.refusal is not None else schedule.allotted(cell)
-            if ready is not None:
-                record = self._cell(ready)
-                schedule.ended(cell, record)
-                yield record
+            ready = cell if cell.refusal is not None else None
+            if ready is None and not self.sessions.is_lost(cell):
+                ready = schedule.allotted(cell)
+            if ready is None:
+                schedule.passed_over(cell)
+                continue
+            record = self._cell(ready)
+            schedule.ended(cell, record)
+            yield record
 
-    def _spare(self, schedule: Schedule) -> Iterator[RunRecord]:
+    def _spent_on_spares(self) -> float:
+        spare = {cell.name for cell in self.head.plan.cells if cell.spare}
+        return sum(cell.record.seconds for cell in self.folder.cells([]) if cell.record.cell in spare) if spare else 0.0
+
+    def _spare(self, schedule: Schedule, cells: Sequence[Cell]) -> Iterator[RunRecord]:
         """As long as there is time: one more process of whatever is known least well."""
-        while spare := [cell for cell in self.head.plan.runnable if cell.spare and self._is_to_run(cell)]:
+        while spare := [cell for cell in cells if self._is_to_run(cell)]:
             cell = schedule.spare(spare, self._measured_so_far())
             ready = None if cell is None else schedule.allotted(cell)
             if cell is None or ready is None:
@@ -99,9 +109,13 @@ class Orchestrator:
 
     def _duel(self, schedule: Schedule) -> Iterator[RunRecord]:
         """Pair by pair, until it is decided as precisely as was set beforehand, the time is up, or an arm fails."""
-        for a, b in DuelCourse(self.folder, self.head.plan, self.clock).pairs():
-            if not self.head.plan.is_duel and schedule.left_seconds < a.seconds + b.seconds:
-                return  # the machine's own noise is the first thing that a late run goes without
+        plan = self.head.plan
+        left = sum(
+            cell.seconds for cell in plan.runnable if cell.pair is not None and not self.folder.is_finished(cell)
+        )
+        if not plan.is_duel and plan.budget_seconds is not None and schedule.left_seconds < NOISE_SHARE * left:
+            return  # the machine's own noise is the first thing that a late run goes without
+        for a, b in DuelCourse(self.folder, plan, self.clock).pairs():
             yield from self._pair(a, b)
 
     def _interrupted_message(self) -> str:
@@ -171,7 +185,7 @@ class Orchestrator:
                 share = min(0.99, seconds / max(cell.seconds, 0.1))
                 rate = live.rate()
                 everybody = None if rate is None else rate * cell.spec.world_size
-                shown = "item" if unit == UNNAMED and live.counts else unit
+                shown = COUNTED if unit == UNNAMED and live.counts else unit
                 self.observer.progress(Progress(cell, seconds, share, everybody, shown))
         except BaseException:
             launch.stop()

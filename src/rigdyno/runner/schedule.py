@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,6 +27,13 @@ LATE = 0.05
 PRECISE = 0.02
 
 
+def still_to_run(plan: Plan, is_finished: Callable[[Cell], bool]) -> list[Cell]:
+    """Spare cells only where something else is left: a run that is complete stays as it is."""
+    left = [cell for cell in plan.runnable if not is_finished(cell)]
+    planned = [cell for cell in left if not cell.spare and cell.pair is None]
+    return left if planned else [cell for cell in left if not cell.spare]
+
+
 @dataclass
 class Schedule:
     """What took longer than planned is taken from the cells that are still to come; what is over when all have run goes
@@ -35,35 +42,44 @@ class Schedule:
     plan: Plan
     left: Sequence[Cell]  # that are still to run
     clock: Clock
+    spare_spent: float = 0.0  # seconds of spare cells that ran before this run was interrupted
     _starts: dict[str, list[float]] = field(default_factory=dict)  # by launcher: how many times what was planned
 
     def __post_init__(self) -> None:
         self._began_ns, self._begun = self.clock.now_ns(), False
         self._rest = [cell for cell in self.left if cell.pair is None and not cell.spare]
         self._pairs = sum(cell.seconds for cell in self.left if cell.pair is not None)
-        spare = self.plan.spare_seconds if any(cell.spare for cell in self.left) else 0.0
+        spare = max(0.0, self.plan.spare_seconds - self.spare_spent) if any(cell.spare for cell in self.left) else 0.0
         planned = sum(cell.seconds for cell in self._rest) + self._pairs + spare
         whole = len(self.left) == len(self.plan.runnable)
         self._allowed = max(planned, self.plan.budget_seconds or 0.0) if whole else planned
 
     def allotted(self, cell: Cell) -> Cell | None:
         """With the time that it may measure for; None: there is none left."""
-        if self.plan.budget_seconds is None or cell.spec.budget.stop == "clock":
-            return _with_budget(cell, cell.spec.budget.seconds, LONGEST * cell.spec.budget.seconds, None)
+        seconds = cell.spec.budget.seconds
+        if cell.spec.budget.stop == "clock":
+            return _with_budget(cell, seconds, seconds, None)
+        if self.plan.budget_seconds is None:
+            return _with_budget(cell, seconds, LONGEST * seconds, None)
         start = self._start_of(cell)
         if self._begun and self.left_seconds + LATE * self._allowed < start + LEAST_SECONDS:
             return None
-        starts = sum(map(self._start_of, self._rest))
-        measuring = sum(each.spec.budget.seconds for each in self._rest)
+        rest = self._rest if not cell.spare else [*self._rest, cell]
+        starts = sum(map(self._start_of, rest))
+        measuring = sum(each.spec.budget.seconds for each in rest)
         room = self.left_seconds - starts - self._pairs
         seconds = cell.spec.budget.seconds * min(1.0, room / measuring if measuring else 1.0)
         seconds = max(LEAST_SECONDS, min(seconds, self.left_seconds - start))
         reserve = max(0.0, room - measuring)
         return _with_budget(cell, seconds, seconds + RESERVE_SHARE * reserve, start)
 
+    def passed_over(self, cell: Cell) -> None:
+        """Nothing is kept for it any more: its nodes are gone, or its time."""
+        self._rest = [each for each in self._rest if each.name != cell.name]
+
     def ended(self, cell: Cell, record: RunRecord) -> None:
         self._begun = True
-        self._rest = [each for each in self._rest if each.name != cell.name]
+        self.passed_over(cell)
         planned = _planned_start(cell)
         if record.start_seconds is not None and planned > 0:
             self._starts.setdefault(cell.spec.launcher, []).append(record.start_seconds / planned)

@@ -38,7 +38,7 @@ from rigdyno.runner.phases import PhaseClock
 from rigdyno.runner.turns import TurnMeter
 from rigdyno.schema.layout import CellFolder, ParticipantFolder, RowKind
 from rigdyno.schema.participant import Participant, on_node, ranks_among
-from rigdyno.schema.record import Completed, Facts, Failed, Outcome, Phase, Skipped, WorkerReport
+from rigdyno.schema.record import COUNTED, UNNAMED, Completed, Facts, Failed, Outcome, Phase, Skipped, WorkerReport
 from rigdyno.schema.samples import PHASES, STEP_FIELDS, STEP_STRUCT, Header, RowFile
 from rigdyno.schema.spec import Budget, Cell, RunSpec
 from rigdyno.store.files import read_json, write_json
@@ -56,9 +56,11 @@ class Worker:
     turns: socket.socket | None = None  # of a duel's arm
     phase: Phase = "start"
     facts: Facts = field(default_factory=Facts)
+    counts: Callable[[], bool] | None = None
     meter: StepMeter | TurnMeter | None = None
     phases: PhaseClock | None = None
     afterwards: ExitStack = field(default_factory=ExitStack)
+    born_seconds: float = 0.0  # age of this process when it became a worker
     start_seconds: float | None = None  # until the meter began
 
     def run(self) -> Outcome:
@@ -82,6 +84,8 @@ class Worker:
         )
         try:
             quality = arrangement_of(self.spec).run(job)
+            if self.counts is not None and self.facts.unit == UNNAMED and self.counts():
+                self.facts = msgspec.structs.replace(self.facts, unit=COUNTED)
         finally:
             for open_file in (self.meter, self.phases):
                 if open_file is not None:
@@ -91,8 +95,10 @@ class Worker:
     def _start_meter(self, built: Steps | Training, collective: Collective) -> StepMeter | TurnMeter:
         kinds = tuple(built.kinds) if isinstance(built, Steps) else ("step",)
         self.facts = _facts(built, self.facts.unit)
+        self.counts = built.counts if isinstance(built, Steps) else None
         self.phase = "warm-up"
-        self.start_seconds = process_age_seconds()
+        age = process_age_seconds()
+        self.start_seconds = None if age is None else age - self.born_seconds
         if self.turns is not None:
             self.meter = self._turn_meter(self.turns, len(kinds))
         else:
@@ -202,7 +208,9 @@ def work(cell_folder: Path, participant: str, turns: socket.socket | None = None
     if cell.spec.pinned:
         pin(place)
     write_pid(folder.pid)
-    worker = Worker(cell.spec, own, folder, place, turns)
+    inside = cell.spec.launcher == "inline"  # then the process is older than the cell
+    born = (process_age_seconds() or 0.0) if inside else 0.0
+    worker = Worker(cell.spec, own, folder, place, turns, born_seconds=born)
     outcome = worker.run()
     report = WorkerReport(
         outcome=outcome,

@@ -34,7 +34,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     epsilon: float | None = None
 
 
-UNNAMED = "step"  # the unit where nobody gave one: a step that says how many items it did is shown in items
+UNNAMED, COUNTED = "step", "item"  # the units where nobody gave one: of steps, and of what they say that they did
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

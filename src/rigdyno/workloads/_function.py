@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from rigdyno.contracts import Place, Requirement, Step, Steps
+from rigdyno.contracts import Place, Requirement, Steps
 from rigdyno.errors import BadValue, suggestion
 from rigdyno.schema.record import UNNAMED
 from rigdyno.schema.samples import is_count
@@ -62,7 +62,8 @@ class Function:
         function = _found(_imported(Path(self.file)), self.function, self.file)
         where = f"{self.function} in {self.file}"
         _check_arguments(function, self.arguments, where)
-        return Steps(kinds={"step": _step(function, dict(self.arguments), where)}, unit=self.unit)
+        step = _CheckedStep(function, dict(self.arguments), where)
+        return Steps(kinds={"step": step}, unit=self.unit, counts=lambda: step.counts is True)
 
 
 def _imported(path: Path) -> ModuleType:
@@ -122,19 +123,20 @@ def _remedy(name: str, parameter: inspect.Parameter) -> str:
     return f"--set {name}=..." if parameter.kind in _BY_NAME else "a default value: it can't be given by name"
 
 
-def _step(function: Callable[..., Any], arguments: dict[str, Value], where: str) -> Step:
-    counts: bool | None = None  # whether it returns numbers: at every step, or at none
+class _CheckedStep:
+    """The function, and what it returns: a number of items at every step, or nothing at any."""
 
-    def step() -> float | None:
-        nonlocal counts
-        items = function(**arguments)
-        if counts is not (items is not None):
-            if counts is not None:
-                raise BadValue(f"{where} returned a number of items at one step and nothing at another")
-            counts = items is not None
-        return None if items is None else _counted(items, where)
+    def __init__(self, function: Callable[..., Any], arguments: dict[str, Value], where: str) -> None:
+        self._function, self._arguments, self._where = function, arguments, where
+        self.counts: bool | None = None  # None: nobody has called it yet
 
-    return step
+    def __call__(self) -> float | None:
+        items = self._function(**self._arguments)
+        if self.counts is not (items is not None):
+            if self.counts is not None:
+                raise BadValue(f"{self._where} returned a number of items at one step and nothing at another")
+            self.counts = items is not None
+        return None if items is None else _counted(items, self._where)
 
 
 def _counted(items: object, where: str) -> float:

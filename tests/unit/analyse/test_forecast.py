@@ -149,6 +149,18 @@ class TestDoubts:
     def test_what_is_usual_is_left_alone(self, rates):
         assert self.said(*rates) == []
 
+    @pytest.mark.parametrize(
+        ("serial", "sizes"), [(0.02, (1, 4, 16, 64)), (0.05, (1, 8, 16, 64)), (0.05, (1, 2, 4, 8, 64))]
+    )
+    def test_what_one_of_the_forms_explains_is_left_alone(self, serial, sizes):
+        rates = [50.0 * n / (1 + serial * (n - 1)) for n in sizes]
+        assert not any("fits no curve" in said for said in self.said(*rates, sizes=sizes))
+
+    def test_a_first_point_that_is_too_low_is_asked_about_once(self):
+        first, *others = self.said(80, 195, 380, 750, 1480)
+        assert "all others do more than perfect scaling from 1" in first
+        assert not any("perfect scaling" in said for said in others)
+
     def test_more_than_perfect_scaling(self):
         first, *_ = self.said(80, 290, 10_000, sizes=(1, 4, 8))
         assert first.startswith("8 devices do 1562 % of what perfect scaling from 1 would give")

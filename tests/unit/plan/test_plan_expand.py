@@ -274,6 +274,38 @@ def test_what_will_be_suspect_is_said_beforehand_with_what_would_settle_it():
     assert expanded(target="device", budget_seconds=settling).foreseen is None
 
 
+def test_where_not_all_fits_only_the_neediest_goes_without():
+    budget = 2 * START + SLOW.start_seconds() + 3 * 1.0 + 2
+    cells = fitted([wanted(2), slow(2), wanted(2)], budget)
+    assert [is_too_short(cell.spec) for cell in cells] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"target": "device", "budget_seconds": 75.0},
+        {"target": "tensor_add", "options": {"variant": "as_intended"}, "repeat": 3, "budget_seconds": 20.0},
+        {"target": "scaling", "full": True, "ranks": 2, "budget_seconds": 300.0},
+    ],
+)
+def test_the_budget_that_is_recommended_does(asked):
+    plan = expanded(**asked)
+    settling = float(re.search(r"--budget (\d+)s", plan.foreseen)[1])
+    assert expanded(**{**asked, "budget_seconds": settling}).foreseen is None
+
+
+def test_pairs_for_the_noise_never_take_what_verdicts_need():
+    plan = expanded(target="scaling", full=True, ranks=2, budget_seconds=850.0)
+    assert plan.foreseen is None
+    assert plan.duel is None
+
+
+def test_the_noise_takes_a_tenth_of_what_will_run():
+    plan = expanded(target="device")
+    pairs = sum(cell.seconds for cell in plan.cells if cell.pair is not None)
+    assert pairs <= 0.11 * plan.seconds
+
+
 def test_repeats_that_were_asked_for_are_kept_or_refused():
     with pytest.raises(BadValue, match="too short"):
         fitted([wanted(6, repeat=5)], 4 + START, keep_repeats=True)

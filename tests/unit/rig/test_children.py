@@ -95,3 +95,13 @@ def test_the_best_device():
     assert best_device(()) == "cpu"
     assert best_device((Accelerator(kind="rocm", name="a"),)) == "cuda"
     assert best_device((Accelerator(kind="mps", name="a"),)) == "mps"
+
+
+@pytest.mark.parametrize(("version", "asked"), [("2.13.0+cpu", 0), ("2.13.0", 1), ("2.13.0+cu128", 1)])
+def test_a_torch_for_cpus_alone_is_not_asked(monkeypatch, version, asked):
+    """Loading it takes seconds."""
+    calls = []
+    monkeypatch.setattr(devices.metadata, "version", lambda name: version)
+    monkeypatch.setattr(devices, "find_accelerators", lambda: calls.append(1) or Found())
+    assert devices.accelerators_here() == ()
+    assert len(calls) == (asked if sys.platform == "linux" else 1)

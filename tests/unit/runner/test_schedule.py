@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from rigdyno.runner.schedule import Schedule, width
+from rigdyno.runner.schedule import Schedule, still_to_run, width
 from rigdyno.runner.worker import in_time
 from rigdyno.schema.estimate import Estimate, Reason, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
@@ -106,6 +106,30 @@ class TestTheBudgetIsKept:
         budget = a_schedule(cell).allotted(cell).spec.budget
         assert (budget.seconds, budget.rows) == (60.0, 0)
 
+    def test_what_is_passed_over_keeps_no_time(self):
+        """The session of a cell is lost: the others get what was meant for it."""
+        lost, mine = cells = [a_cell("1", 60.0), a_cell("2", 14.0)]
+        schedule = a_schedule(*cells, budget=80.0)
+        schedule.clock.advance(40.0)
+        assert schedule.allotted(mine).spec.budget.seconds < 14.0
+        schedule.passed_over(lost)
+        assert schedule.allotted(mine).spec.budget.seconds == 14.0
+
+
+class TestResumed:
+    CELLS = (a_cell("1"), a_cell("2", spare=True), a_cell("3", spare=True), a_cell("4", pair=1))
+
+    def test_a_run_that_is_complete_gets_no_further_processes(self):
+        plan = Plan(name="p", cells=self.CELLS, spare_seconds=90.0)
+        assert [cell.name for cell in still_to_run(plan, lambda cell: False)] == ["1", "2", "3", "4"]
+        assert [cell.name for cell in still_to_run(plan, lambda cell: cell.name == "1")] == ["4"]
+        assert still_to_run(plan, lambda cell: cell.name in "14") == []
+
+    def test_spare_time_that_was_spent_is_not_given_again(self):
+        plan = Plan(name="p", cells=self.CELLS, spare_seconds=90.0)
+        schedule = Schedule(plan, plan.runnable[:2], ManualClock(), spare_spent=70.0)
+        assert schedule.left_seconds == pytest.approx(10.0 + 20.0)
+
 
 class TestRowsForAVerdict:
     def test_they_are_waited_for(self):
@@ -156,6 +180,11 @@ class TestSpareProcesses:
     )
     def test_where_more_do_not_help(self, useless):
         assert width(useless) == 0.0
+
+    def test_it_is_not_promised_its_own_time_twice(self):
+        cell = a_cell("7", 14.0, spare=True)
+        schedule = a_schedule(cell, budget=23.0, spare_seconds=23.0)
+        assert schedule.allotted(cell).spec.budget.most_seconds <= 23.0 - START
 
     def test_pairs_for_the_noise_keep_their_time(self):
         pair = a_cell("p", 20.0, pair=1)

@@ -165,6 +165,13 @@ def test_a_count_at_some_steps_alone(script, returned):
         step()
 
 
+@pytest.mark.parametrize(("returned", "counts"), [("1", True), ("8", True), ("None", False)])
+def test_whether_it_counts_is_known_when_all_is_over(script, returned, counts):
+    steps = built(script(f"def step():\n    return {returned}\n"))
+    steps.kinds["step"]()
+    assert steps.counts() is counts
+
+
 def test_a_unit_must_be_named(script):
     with pytest.raises(BadValue, match="unit must name what is counted"):
         Function(file=script(""), function="step", unit=" ")
