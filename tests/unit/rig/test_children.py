@@ -1,8 +1,10 @@
 """Crashes and hangs of children are results."""
 
 import signal
+import sys
 
 import msgspec
+import pytest
 
 from rigdyno.rig import devices, traps
 from rigdyno.rig.child import ChildEnd, run_snippet
