@@ -74,8 +74,18 @@ def test_an_interrupt_stops_the_workers_and_says_how_to_go_on(folder, number):
     assert err == f"rigdyno: interrupted; 0 of 1 cells are kept. Go on with: {command}\n"
 
 
+# A torch that was built for CPUs alone isn't asked for devices.
+FOR_CARDS = """
+from importlib import metadata
+
+version = metadata.version
+metadata.version = lambda name: version(name).removesuffix("+cpu")
+"""
+
+
 def test_an_interrupt_while_planning_leaves_nothing(folder):
-    process = started("run", "train.py:step", "--budget", "5m", cwd=folder)
+    (folder / "sitecustomize.py").write_text(FOR_CARDS)
+    process = started("run", "train.py:step", "--budget", "5m", cwd=folder, PYTHONPATH=str(folder))
     until(lambda: psutil.Process(process.pid).children(), "it was asking the framework for its devices")
     (child,) = psutil.Process(process.pid).children()
     interrupt(process, signal.SIGINT)
