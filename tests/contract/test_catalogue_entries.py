@@ -20,7 +20,7 @@ from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
 from rigdyno.schema.system import Accelerator
-from rigdyno.schema.view import Presentation, View
+from rigdyno.schema.view import Presentation, Text, View
 from support import a_record, a_system
 
 ALL = [(kind, name) for kind in catalogue.KINDS for name in catalogue.names(kind)]
@@ -124,6 +124,12 @@ def test_a_suite_presents_whatever_became_of_its_cells(name, shift):
     view = View(title=shown.title, tables=shown.tables, standing=shown.standing, closing=shown.closing)
     for form in FORMATS:
         assert catalogue.load("format", form)(view, Page())
+    for table in shown.tables:
+        names = [table.name_of(row) for row in table.rows]
+        assert len(set(names)) == len(names), names
+        for row in table.rows:
+            written = [row.entries.get(column.key) for column in table.columns if column.numeric]
+            assert not any(isinstance(entry, Text) and entry.text for entry in written), row
 
 
 @pytest.mark.parametrize("name", SUITES)

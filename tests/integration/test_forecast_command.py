@@ -38,7 +38,7 @@ def forecast(tmp_path):
 def rows_of(answer, table=0):
     view = json.loads(answer.stdout)
     jsonschema.validate(view, msgspec.json.schema(View))
-    return view, {int(row["entries"]["devices"]["text"]): row for row in view["tables"][table]["rows"]}
+    return view, {int(row["entries"]["devices"]["value"]): row for row in view["tables"][table]["rows"]}
 
 
 def test_foretells_what_was_published(forecast):
@@ -68,9 +68,13 @@ def test_the_time_and_the_energy_of_a_job(forecast):
     answer = forecast("--devices", "64", *job, "--json")
     hours = 1.28e6 * 90 / rows_of(answer)[1][64]["entries"]["rate"]["value"] / 3600
     entries = rows_of(answer, table=1)[1][64]["entries"]
-    assert entries["time"]["text"].startswith(f"{int(hours)} h")
-    energy = float(entries["energy"]["text"].split()[0].replace(",", ""))
-    assert energy == pytest.approx(0.3 * 64 * hours, rel=0.01)
+    assert (entries["time"]["value"], entries["time"]["unit"]) == (pytest.approx(3600 * hours), "s")
+    assert (entries["energy"]["value"], entries["energy"]["unit"]) == (pytest.approx(0.3 * 64 * hours), "kWh")
+    for entry in (entries["time"], entries["energy"]):
+        assert entry["low"] < entry["value"] < entry["high"]
+    shown = forecast("--devices", "64", *job).stdout
+    assert f"{int(hours)} h" in shown
+    assert "kWh" in shown
 
 
 def test_a_link_that_no_point_has_crossed_is_refused_with_what_to_measure(forecast):

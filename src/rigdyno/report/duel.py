@@ -8,7 +8,7 @@ from rigdyno.report.comparison import change
 from rigdyno.schema.comparison import Duel
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.record import RunHead
-from rigdyno.schema.view import Column, Entry, Row, Table, Text, View
+from rigdyno.schema.view import Column, Entry, Number, Row, Table, Text, View
 from rigdyno.units import show_percent, show_seconds
 
 
@@ -68,7 +68,7 @@ def _table(duel: Duel) -> Table:
 
 
 def _row(name: str, ratio: Entry, turns: int) -> Row:
-    return Row(entries={"pair": Text(text=name), "ratio": ratio, "turns": Text(text=str(turns))})
+    return Row(entries={"pair": Text(text=name), "ratio": ratio, "turns": Number(value=turns)})
 
 
 def _closing(duel: Duel) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -15,8 +14,8 @@ from rigdyno.analyse.mechanisms import doubts
 from rigdyno.report.link import rests_on_link
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.scaling import Expected, Point
-from rigdyno.schema.view import Column, Entry, Plot, Row, Table, Text, View
-from rigdyno.units import rate_unit, show_number, show_percent, show_seconds
+from rigdyno.schema.view import Column, Entry, Number, Plot, Row, Share, Table, View
+from rigdyno.units import rate_unit, show_percent
 
 _FORMS = {
     "power": "every doubling costs the same share of the efficiency",
@@ -25,6 +24,7 @@ _FORMS = {
 }
 _COUNTS = 0.05  # the least share of a form that is worth a word
 _DRAWN_POINTS = 120
+JOULES_PER_KWH = 3.6e6
 
 
 Origin = Literal["measured", "forecast"]
@@ -118,7 +118,7 @@ def _rates(figures: Sequence[Figure], forecast: Forecast) -> Table:
         if forecast.batch is not None:
             entries["step"] = _step(figure, forecast.batch)
         entries["speedup"] = _speedup(figure, one)
-        entries["efficiency"] = Text(text=show_percent(figure.rate.value / one / figure.devices))
+        entries["efficiency"] = Share(value=figure.rate.value / one / figure.devices, of="perfect scaling")
         rows.append(_row(figure, entries))
     step = {} if forecast.batch is None else {"step": "step"}
     columns = _columns(rate="throughput", **step, speedup="speedup", efficiency="efficiency")
@@ -141,10 +141,10 @@ def _step(figure: Figure, batch: int) -> Estimate:
 def _job(figures: Sequence[Figure], work: Work, unit: str) -> Table:
     rows = []
     for figure in figures:
-        entries: dict[str, Entry] = {"time": Text(text=_span(figure, lambda rate: show_seconds(work.items / rate)))}
+        entries: dict[str, Entry] = {"time": _for(figure, work.items, "s")}
         if work.watts_per_device is not None:
             watts = work.watts_per_device * figure.devices
-            entries["energy"] = Text(text=_span(figure, partial(_energy, watts, work.items)))
+            entries["energy"] = _for(figure, watts * work.items / JOULES_PER_KWH, "kWh")
         rows.append(_row(figure, entries))
     columns = _columns(time="time") if work.watts_per_device is None else _columns(time="time", energy="energy")
     return Table(title=f"A job of {work.items:.4g} {unit}s", columns=columns, rows=tuple(rows))
@@ -155,20 +155,13 @@ def _columns(**titles: str) -> tuple[Column, ...]:
 
 
 def _row(figure: Figure, entries: dict[str, Entry]) -> Row:
-    return Row(entries={"devices": Text(text=str(figure.devices)), **entries}, origin=figure.origin)
+    return Row(entries={"devices": Number(value=figure.devices), **entries}, origin=figure.origin)
 
 
-def _span(figure: Figure, shown: Callable[[float], str]) -> str:
-    """From the quickest to the slowest."""
-    rate = figure.rate
-    if rate.interval is None:
-        return shown(rate.value)
-    low, high = rate.interval
-    return f"{shown(rate.value)} [{shown(high)}, {shown(low)}]"
-
-
-def _energy(watts: float, items: float, rate: float) -> str:
-    return f"{show_number(watts * items / rate / 3.6e6)} kWh"
+def _for(figure: Figure, amount: float, unit: str) -> Number:
+    """What takes less the more throughput there is."""
+    whole = figure.rate.mapped(lambda rate: amount / rate, unit)
+    return Number(value=whole.value, low=whole.low, high=whole.high, unit=unit)
 
 
 def _plot(forecast: Forecast) -> Plot:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from rigdyno.schema.estimate import Estimate, Missing
-from rigdyno.schema.view import Entry, Published, Share, Text
-from rigdyno.units import scaled, show_number, show_percent
+from rigdyno.schema.view import Entry, Number, Published, Share, Text
+from rigdyno.units import scaled, show_number, show_percent, show_seconds
 
 NOTHING = "—"
+LONG_SECONDS = 60.0  # from here on in minutes and hours
 
 
 def entry_text(entry: Entry | None) -> str:
@@ -14,6 +15,8 @@ def entry_text(entry: Entry | None) -> str:
         return estimate_text(entry)
     if isinstance(entry, Published):
         return published_text(entry)
+    if isinstance(entry, Number):
+        return number_text(entry)
     if isinstance(entry, Share):
         return show_percent(entry.value)
     if isinstance(entry, Text):
@@ -28,6 +31,19 @@ def estimate_text(estimate: Estimate) -> str:
     # Percentages are differences: digits that a large one has no use for would make a small one look certain.
     value, *ends = (f"{round(n, 1) + 0.0:.1f}" if estimate.unit == "%" else show_number(n) for n in numbers)
     return f"{value} {prefix}{estimate.unit}" + (f" [{', '.join(ends)}]" if ends else "")
+
+
+def number_text(number: Number) -> str:
+    """Counts as they are, times as a person says them."""
+    if number.unit == "" and number.value == int(number.value):
+        return str(int(number.value))
+    ends = () if number.low is None or number.high is None else (number.low, number.high)
+    if number.unit == "s" and number.value >= LONG_SECONDS:
+        shown = [show_seconds(seconds) for seconds in (number.value, *ends)]
+        return shown[0] + (f" [{', '.join(shown[1:])}]" if ends else "")
+    _, prefix, factor = prefixed(number.value, number.unit)
+    value, *interval = (show_number(each * factor) for each in (number.value, *ends))
+    return f"{value} {prefix}{number.unit}".rstrip() + (f" [{', '.join(interval)}]" if interval else "")
 
 
 def published_text(entry: Published) -> str:

@@ -8,7 +8,7 @@ from rigdyno.report.format_entry import scaled_text
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.spec import Value
-from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, Text
+from rigdyno.schema.view import Column, Entry, Number, Plot, Presentation, Row, Table, Text
 from rigdyno.units import rate_unit, show_percent
 
 COLUMNS = (
@@ -89,7 +89,7 @@ def _row(name: str, measurement: Measurement, figures: KindFigures) -> Row:
             "steps": figures.steps if figures.steps is not None else Missing(reason="the steps were not counted"),
             "step": figures.step_seconds,
             "memory": _memory(measurement),
-            "n": Text(text=str(figures.throughput.n)),
+            "n": Number(value=figures.throughput.n),
         },
         status=measurement.status,
         facts=measurement.records[-1].columns(),

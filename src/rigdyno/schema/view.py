@@ -20,6 +20,15 @@ class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     text: str
 
 
+class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
+    """A count, or what follows from a figure that stands elsewhere; with an interval where that has one."""
+
+    value: float
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+
+
 class Share(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
     """A ratio of two estimates; its interval takes the worst of both."""
 
@@ -37,7 +46,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, tag="published"):
     source: str
 
 
-Entry = Estimate | Missing | Text | Share | Published
+Entry = Estimate | Missing | Number | Text | Share | Published
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +71,22 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def identifying(self) -> tuple[Column, ...]:
+        """The columns that say which row it is."""
+        return tuple(column for number, column in enumerate(self.columns) if number == 0 or column.identifies)
+
     def name_of(self, row: Row) -> str:
         """By the first column and all others that identify it: 'nodes 1, GPUs 2'."""
-        columns = [column for number, column in enumerate(self.columns) if number == 0 or column.identifies]
-        named = [(column.title, row.entries.get(column.key)) for column in columns]
-        texts = [(title, entry.text) for title, entry in named if isinstance(entry, Text) and entry.text]
+        named = [(column.title, _plain(row.entries.get(column.key))) for column in self.identifying]
+        texts = [(title, text) for title, text in named if text]
         return texts[0][1] if len(texts) == 1 else ", ".join(f"{title} {text}" for title, text in texts)
+
+
+def _plain(entry: Entry | None) -> str:
+    if isinstance(entry, Number):
+        return f"{entry.value:g}"
+    return entry.text if isinstance(entry, Text) else ""
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):

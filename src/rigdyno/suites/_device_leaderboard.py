@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from rigdyno.reference.published import TENSOR_ADD_SIZE, PublishedAdd, tensor_add
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.view import Column, Presentation, Published, Row, Table, Text
+from rigdyno.schema.view import Column, Presentation, Published, Row, Share, Table, Text
 from rigdyno.suites._device_tables import in_iterations, kind_of, moved_by, size_of, variant
-from rigdyno.units import show_percent
 
 WHAT_IT_MEASURES = (
     "The published function takes no argument and is scripted, so TorchScript folds it into a constant and the loop "
@@ -67,9 +66,9 @@ def _published_row(row: PublishedAdd) -> Row:
     )
 
 
-def _of_nominal(row: PublishedAdd) -> Text:
+def _of_nominal(row: PublishedAdd) -> Share | Text:
     nominal = row.nominal_bytes_per_s
-    return Text(text=show_percent(row.bytes_per_s / nominal) if nominal is not None else "")
+    return Text(text="") if nominal is None else Share(value=row.bytes_per_s / nominal, of="nominal bandwidth")
 
 
 def _stored_row(measurement: Measurement) -> Row:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rigdyno.schema.measured import Measurement, Soak
-from rigdyno.schema.view import Column, Plot, Presentation, Row, Table, Text
+from rigdyno.schema.view import Column, Number, Plot, Presentation, Row, Share, Table, Text
 from rigdyno.suites._device_tables import VARIANT_NAMES, variant
-from rigdyno.units import show_number, show_percent, show_seconds
+from rigdyno.units import show_number, show_seconds
 
 
 def presentation(measurements: Sequence[Measurement]) -> Presentation:
@@ -22,8 +22,8 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
 
 _COLUMNS = (
     Column(key="what", title="what", numeric=False),
-    Column(key="burst", title="burst", unit="it/s"),
-    Column(key="sustained", title="sustained", unit="it/s"),
+    Column(key="burst", title="burst"),
+    Column(key="sustained", title="sustained"),
     Column(key="kept", title="kept"),
     Column(key="held", title="held", numeric=False),
 )
@@ -33,9 +33,9 @@ def _row(measurement: Measurement, soak: Soak) -> Row:
     return Row(
         entries={
             "what": Text(text=VARIANT_NAMES.get(variant(measurement), variant(measurement))),
-            "burst": Text(text=show_number(soak.burst)),
-            "sustained": Text(text=show_number(soak.sustained)),
-            "kept": Text(text=show_percent(soak.sustained / soak.burst) if soak.burst else ""),
+            "burst": Number(value=soak.burst, unit="it/s"),
+            "sustained": Number(value=soak.sustained, unit="it/s"),
+            **({"kept": Share(value=soak.sustained / soak.burst, of="burst")} if soak.burst else {}),
             "held": Text(text="THROTTLED" if soak.throttled else "no" if soak.fell else "yes"),
         },
         status=measurement.status,

@@ -9,7 +9,7 @@ from rigdyno.errors import DamagedRun
 from rigdyno.reference.published import TENSOR_ADD_SIZE
 from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.view import Column, Entry, Row, Share, Table, Text
+from rigdyno.schema.view import Column, Entry, Number, Row, Share, Table, Text
 from rigdyno.units import rate_unit, show_bytes
 
 VARIANT_NAMES = {
@@ -106,7 +106,7 @@ def in_iterations(rate: Estimate | Missing) -> Estimate | Missing:
 
 
 def count(entry: Estimate | Missing) -> Entry:
-    return entry if isinstance(entry, Missing) else Text(text=str(entry.n))
+    return entry if isinstance(entry, Missing) else Number(value=entry.n)
 
 
 def _counted(found: Sequence[Measurement]) -> tuple[str, ...]:

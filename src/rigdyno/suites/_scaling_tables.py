@@ -9,8 +9,8 @@ from rigdyno.reference.published import PublishedScaling, resnet50_scaling
 from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
 from rigdyno.schema.measured import KindFigures, Measurement, Phases
 from rigdyno.schema.samples import PHASES
-from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
-from rigdyno.units import bus_bytes, bytes_from, rate_unit, show_number, show_percent
+from rigdyno.schema.view import Column, Entry, Number, Published, Row, Share, Table, Text
+from rigdyno.units import bus_bytes, bytes_from, rate_unit, show_percent
 
 NODES = Column(key="nodes", title="nodes", identifies=True)
 FORWARD = Column(key="forward", title="fwd")
@@ -74,8 +74,8 @@ def _core_note(found: Sequence[Measurement]) -> tuple[str, ...]:
 def _row(each: Measurement, first: Measurement) -> Row:
     overall = each.throughput()
     entries: dict[str, Entry] = {
-        "nodes": Text(text=str(each.spec.nodes)),
-        "devices": Text(text=str(each.spec.world_size)),
+        "nodes": Number(value=each.spec.nodes),
+        "devices": Number(value=each.spec.world_size),
         "forward": _phase_rate(each, "forward"),
         "backward": _phase_rate(each, "backward"),
         "overall": _in_images(overall),
@@ -117,7 +117,7 @@ def speedup(each: Measurement, first: Measurement) -> Entry:
     if not isinstance(ratio, Share):
         return ratio
     if each is first:
-        return Text(text="1")
+        return Number(value=1)
     return Estimate(
         value=ratio.value, low=ratio.low, high=ratio.high, n=len(each.records), unit="",
         method="the worst of both intervals",
@@ -164,9 +164,7 @@ def _spent_row(what: str, seconds: Mapping[str, float], names: Sequence[str]) ->
 
 
 def _seconds(value: float | None) -> Entry:
-    if value is None:
-        return Text(text="")
-    return Text(text=f"{1000 * value:,.0f} ms")
+    return Text(text="") if value is None else Number(value=value, unit="s")
 
 
 def _spent_notes(timed: Sequence[Phases]) -> tuple[str, ...]:
@@ -213,7 +211,7 @@ def _link_rows(found: Measurement) -> list[Row]:
         Row(
             entries={
                 "size": Text(text=size),
-                "time": Text(text=f"{show_number(1000 * _seconds_each(found, size, figures))} ms"),
+                "time": Number(value=_seconds_each(found, size, figures), unit="s"),
                 "bus": figures.throughput.scaled(1.0, rate_unit("byte")),
             },
             status=found.status,
@@ -248,13 +246,13 @@ def _published_row(each: PublishedScaling) -> Row:
 
     return Row(
         entries={
-            "nodes": Text(text=str(each.nodes)),
-            "devices": Text(text=str(each.devices)),
+            "nodes": Number(value=each.nodes),
+            "devices": Number(value=each.devices),
             "forward": as_printed(each.forward),
             "backward": as_printed(each.backward),
             "overall": as_printed(each.overall),
             "speedup": as_printed(each.speedup),
-            "efficiency": Text(text=show_percent(each.speedup / each.devices)),
+            "efficiency": Share(value=each.speedup / each.devices, of="perfect scaling"),
         },
         origin="published",
     )

@@ -6,6 +6,7 @@ import pytest
 from rigdyno.contracts import SuiteRequest
 from rigdyno.errors import UsageError
 from rigdyno.plan.ranks import most_ranks, threads_each
+from rigdyno.report.format_entry import entry_text
 from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement, Phases
 from rigdyno.schema.record import Completed, Facts, Failed
@@ -131,7 +132,7 @@ def test_the_table_as_published_with_efficiency_beside_it():
     assert [column.title for column in table.columns] == [
         "nodes", "CPU ranks", "fwd", "bwd", "overall", "speedup", "of ideal",
     ]  # fmt: skip
-    assert [row.entries["devices"].text for row in table.rows] == ["1", "2"]
+    assert [row.entries["devices"].value for row in table.rows] == [1, 2]
     speedup, efficiency = table.rows[1].entries["speedup"], table.rows[1].entries["efficiency"]
     assert isinstance(speedup, Entry)
     assert isinstance(efficiency, Share)
@@ -146,7 +147,7 @@ def test_published_rows_stand_apart_with_their_notes():
     published = Scaling().present([measured(1, 10.0)]).tables[-1]
     assert {row.origin for row in published.rows} == {"published"}
     assert published.rows[-1].entries["overall"].value == 4231
-    assert published.rows[-1].entries["efficiency"].text == "80 %"
+    assert entry_text(published.rows[-1].entries["efficiency"]) == "80 %"
     assert any("two mechanisms" in note for note in published.notes)
 
 

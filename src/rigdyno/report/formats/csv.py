@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from rigdyno.report.page import Page
 from rigdyno.schema.estimate import Estimate, Missing
-from rigdyno.schema.view import Entry, Published, Row, Share, Table, View
+from rigdyno.schema.view import Entry, Number, Published, Row, Share, Table, View
 
 FIELDS = (
     "run", "table", "row", "figure", "origin", "value", "low", "high", "unit", "confidence", "n", "method", "status",
@@ -30,10 +30,11 @@ def render(view: View, _page: Page) -> str:
 def _lines(run: str, table: Table, row: Row) -> list[dict[str, object]]:
     common = {"run": run, "table": table.title, "row": table.name_of(row), "origin": row.origin}
     common |= {"status": row.status or "", "notes": "; ".join(row.notes)}
+    identifying = {column.key for column in table.identifying}
     return [
         {**common, "figure": key, **fields}
         for key, entry in row.entries.items()
-        if (fields := _fields(entry)) is not None
+        if key not in identifying and (fields := _fields(entry)) is not None
     ]
 
 
@@ -41,6 +42,8 @@ def _fields(entry: Entry) -> dict[str, object] | None:
     if isinstance(entry, Estimate):
         names = ("value", "low", "high", "unit", "confidence", "n", "method")
         return {name: getattr(entry, name) for name in names}
+    if isinstance(entry, Number):
+        return {"value": entry.value, "low": entry.low, "high": entry.high, "unit": entry.unit}
     if isinstance(entry, Share):
         return {"value": entry.value, "low": entry.low, "high": entry.high, "unit": f"of {entry.of}"}
     if isinstance(entry, Published):
