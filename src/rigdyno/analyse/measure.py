@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -85,6 +85,7 @@ class Process:
 
     kinds: dict[str, KindFigures]
     findings: list[Finding]
+    by_kind: dict[str, list[Finding]] = field(default_factory=dict)
     soak: Soak | None = None
     phases: Phases | None = None
 
@@ -120,7 +121,7 @@ def steady_of(rows: Rows) -> Steady:
 def _measurement(group: Sequence[CellData]) -> Measurement:
     records = tuple(cell.record for cell in group)
     processes = [process_figures(cell) for cell in group if isinstance(cell.record.outcome, Completed)]
-    kinds = _over_processes([process.kinds for process in processes if process.kinds])
+    kinds = _judged(_over_processes([process.kinds for process in processes if process.kinds]), processes)
     return Measurement(
         spec=records[0].spec,
         records=records,
@@ -134,14 +135,36 @@ def _measurement(group: Sequence[CellData]) -> Measurement:
 
 
 def _validity(processes: Sequence[Process], kinds: Mapping[str, KindFigures]) -> Validity | None:
+    """Of all kinds together."""
     if not processes:
         return None
     found = merged_over_processes([process.findings for process in processes])
-    if len(processes) > 1:
-        names = {kind: f"processes' {kind} steps" if len(kinds) > 1 else "processes" for kind in kinds}
-        spread = [imprecise(figures.throughput, names[kind]) for kind, figures in kinds.items()]
-        found = merged([*found, *(each for each in spread if each is not None)])
-    return validity_of(found)
+    spread = [_spread(kind, figures, kinds, processes) for kind, figures in kinds.items()]
+    return validity_of(merged(finding for each in (found, *spread) for finding in each))
+
+
+def _judged(kinds: Mapping[str, KindFigures], processes: Sequence[Process]) -> dict[str, KindFigures]:
+    """Each with its own verdict, where there are several."""
+    if len(kinds) < 2:
+        return dict(kinds)
+    found = {kind: merged_over_processes([each.by_kind.get(kind, []) for each in processes]) for kind in kinds}
+    return {
+        kind: msgspec.structs.replace(
+            figures, validity=validity_of(merged([*found[kind], *_spread(kind, figures, kinds, processes)]))
+        )
+        for kind, figures in kinds.items()
+    }
+
+
+def _spread(
+    kind: str, figures: KindFigures, kinds: Mapping[str, KindFigures], processes: Sequence[Process]
+) -> list[Finding]:
+    """Whether its processes differ too much."""
+    if len(processes) < 2:
+        return []
+    name = f"processes' {kind} steps" if len(kinds) > 1 else "processes"
+    found = imprecise(figures.throughput, name)
+    return [] if found is None else [found]
 
 
 def _outcome(records: Sequence[RunRecord]) -> Outcome:
@@ -170,16 +193,17 @@ def process_figures(cell: CellData) -> Process:
     if not judged:
         return Process({}, [Finding("INVALID", "too_few_steps", "no step was recorded")])
     figures = {kind: figure for kind, (figure, _) in zip(kinds, judged, strict=True)}
-    spoken = throttled_alike([found for _, found in judged])
-    return Process(figures, merged(spoken + _fallen(soaked) + unexplained(phases)), soaked, phases)
+    of_all = _fallen(soaked) + unexplained(phases)
+    by_kind = dict(zip(kinds, throttled_alike([found for _, found in judged]), strict=True))
+    everything = merged(finding for found in (*by_kind.values(), of_all) for finding in found)
+    return Process(figures, everything, {kind: found + of_all for kind, found in by_kind.items()}, soaked, phases)
 
 
-def throttled_alike(kinds: Sequence[Sequence[Finding]]) -> list[Finding]:
+def throttled_alike(kinds: Sequence[Sequence[Finding]]) -> list[list[Finding]]:
     """Kinds of step take turns: what slows the machine slows all of them. One that falls alone has another reason."""
-    everything = [finding for found in kinds for finding in found]
     if all(any(finding.code == "throttled" for finding in found) for found in kinds):
-        return everything
-    return [_fell_alone(finding) if finding.code == "throttled" else finding for finding in everything]
+        return [list(found) for found in kinds]
+    return [[_fell_alone(each) if each.code == "throttled" else each for each in found] for found in kinds]
 
 
 def _fell_alone(finding: Finding) -> Finding:

@@ -76,11 +76,12 @@ def _rows(name: str, measurement: Measurement) -> list[Row]:
         return [Row(entries=entries, status=measurement.status, facts=measurement.records[-1].columns())]
     only = len(measurement.kinds) == 1
     return [
-        _row(name if only else f"{name}, {kind}", measurement, figures) for kind, figures in measurement.kinds.items()
+        _row(name if only else f"{name}, {kind}", measurement, figures, kind)
+        for kind, figures in measurement.kinds.items()
     ]
 
 
-def _row(name: str, measurement: Measurement, figures: KindFigures) -> Row:
+def _row(name: str, measurement: Measurement, figures: KindFigures, kind: str) -> Row:
     unit = rate_unit(measurement.facts.unit)
     return Row(
         entries={
@@ -91,7 +92,7 @@ def _row(name: str, measurement: Measurement, figures: KindFigures) -> Row:
             "memory": _memory(measurement),
             "n": Number(value=figures.throughput.n),
         },
-        status=measurement.status,
+        status=measurement.status_of(kind),
         facts=measurement.records[-1].columns(),
     )
 

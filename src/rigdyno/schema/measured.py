@@ -21,6 +21,7 @@ class KindFigures(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: Estimate  # median
     steps: Estimate | None = None  # steps/s: the same in steps
     process_rates: tuple[float, ...] = ()  # items/s of each process: what two runs are compared by
+    validity: Validity | None = None  # of these steps alone; None: that of the whole counts
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(self.outcome, Completed) or self.validity is None:
             return "FAILED"
         return self.validity.verdict
+
+    def status_of(self, kind: str | None) -> Status:
+        """Of the row of one kind: what is wrong with another one doesn't spoil it."""
+        own = self.kinds[kind].validity if kind in self.kinds else None
+        return self.status if own is None or not isinstance(self.outcome, Completed) else own.verdict
 
     @property
     def best_kind(self) -> str | None:

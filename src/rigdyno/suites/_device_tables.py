@@ -141,7 +141,7 @@ def _limit_row(measurement: Measurement, kind: str | None) -> Row:
         rate = _in_its_unit(measurement, figures.throughput)
     entries: dict[str, Entry] = {"what": Text(text=f"{name}, {detail}".rstrip(", ")), "rate": rate}
     entries["n"] = count(rate) if isinstance(rate, (Estimate, Missing)) else Text(text="")
-    return Row(entries=entries, status=measurement.status, facts=measurement.records[-1].columns())
+    return Row(entries=entries, status=measurement.status_of(kind), facts=measurement.records[-1].columns())
 
 
 def _in_its_unit(measurement: Measurement, throughput: Estimate) -> Estimate:

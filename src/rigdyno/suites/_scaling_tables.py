@@ -214,7 +214,7 @@ def _link_rows(found: Measurement) -> list[Row]:
                 "time": Number(value=_seconds_each(found, size, figures), unit="s"),
                 "bus": figures.throughput.scaled(1.0, rate_unit("byte")),
             },
-            status=found.status,
+            status=found.status_of(size),
             facts=facts,
         )
         for size, figures in found.kinds.items()

@@ -137,6 +137,12 @@ class TestKinds:
         assert codes(found) == ["never_settled", "imprecise"]
         assert all("memmove steps" in reason.sentence for reason in found.validity.reasons)
 
+    def test_what_is_wrong_with_one_kind_does_not_spoil_the_others(self):
+        seconds = np.ravel(np.column_stack((noisy(200), noisy(200) * np.linspace(1, 2, 200))))
+        rows = step_rows(seconds, kind=np.tile([0, 1], 200))
+        [found] = measurements([CellData(record(), ((step_header("read", "memmove"), rows),))])
+        assert (found.status, found.status_of("read"), found.status_of("memmove")) == ("SUSPECT", "VALID", "SUSPECT")
+
 
 class TestRanks:
     def test_throughputs_are_summed_and_the_slowest_step_counts(self):
@@ -301,12 +307,12 @@ class TestKindsThatTakeTurns:
     OTHER = Finding("SUSPECT", "drifting", "the copy steps got slower")
 
     def test_a_machine_that_is_throttled_slows_all_of_them(self):
-        assert throttled_alike([[self.FELL], [self.FELL, self.OTHER]]) == [self.FELL, self.FELL, self.OTHER]
-        assert throttled_alike([[self.FELL]]) == [self.FELL]
+        assert throttled_alike([[self.FELL], [self.FELL, self.OTHER]]) == [[self.FELL], [self.FELL, self.OTHER]]
+        assert throttled_alike([[self.FELL]]) == [[self.FELL]]
 
     def test_one_that_falls_alone_has_another_reason(self):
-        fell, other = throttled_alike([[self.FELL], [self.OTHER]])
+        [fell], [other] = throttled_alike([[self.FELL], [self.OTHER]])
         assert (fell.severity, fell.code) == ("SUSPECT", "slowed_down")
         assert fell.sentence == "the read steps fell to 30 % of their early rate, and other kinds of step didn't"
         assert other == self.OTHER
-        assert throttled_alike([[], []]) == []
+        assert throttled_alike([[], []]) == [[], []]
