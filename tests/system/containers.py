@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from driving import until
+
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -28,6 +30,7 @@ def control_group(controller: str) -> Iterator[Path]:
         _put_first(group)
         yield group
     finally:
+        until(lambda: not (group / "cgroup.procs").read_text(), "everybody had left the control group")
         group.rmdir()
 
 

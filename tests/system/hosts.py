@@ -8,8 +8,10 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from containers import control_group, inside
 
 BURST = "256kb"
 
@@ -19,13 +21,15 @@ class Host:
     name: str
     address: str
     core: int
+    group: Path  # of both hosts
 
     def command(self, *arguments: str, ahead_seconds: int = 0) -> list[str]:
-        """On this host, and on its core: hosts share none. Before all that isn't of a host, so that a machine that
-        is busy otherwise doesn't show. `ahead_seconds`: of its monotonic clock."""
+        """On this host, and on its core: hosts share none. In a control group that goes before all that isn't of a
+        host, so that a machine that is busy otherwise doesn't show; how nice a process is counts only within its
+        session, and every worker has its own. `ahead_seconds`: of its monotonic clock."""
         clock = ["unshare", "--time", "--fork", "--kill-child", f"--monotonic={ahead_seconds}"] if ahead_seconds else []
-        own_core = ["nice", "-n", "-20", "taskset", "--cpu-list", str(self.core)]
-        return ["ip", "netns", "exec", self.name, *own_core, *clock, *arguments]
+        own_core = ["taskset", "--cpu-list", str(self.core)]
+        return inside(self.group, "ip", "netns", "exec", self.name, *own_core, *clock, *arguments)
 
 
 @contextmanager
@@ -38,13 +42,14 @@ def two_hosts(rate: str | None = None) -> Iterator[tuple[Host, Host]]:
     if len(cores) < 2:
         pytest.skip("needs two cores")
     tag = f"rd{os.getpid() % 100_000}"
-    hosts = Host(f"{tag}a", "10.213.77.1", cores[0]), Host(f"{tag}b", "10.213.77.2", cores[1])
-    try:
-        _join(hosts, rate)
-        yield hosts
-    finally:
-        for host in hosts:
-            subprocess.run(["ip", "netns", "del", host.name], check=False, capture_output=True)
+    with control_group("cpu") as group:
+        hosts = Host(f"{tag}a", "10.213.77.1", cores[0], group), Host(f"{tag}b", "10.213.77.2", cores[1], group)
+        try:
+            _join(hosts, rate)
+            yield hosts
+        finally:
+            for host in hosts:
+                subprocess.run(["ip", "netns", "del", host.name], check=False, capture_output=True)
 
 
 def _join(hosts: tuple[Host, Host], rate: str | None) -> None:

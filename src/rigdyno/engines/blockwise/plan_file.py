@@ -194,6 +194,19 @@ def _leave_nothing_in(folder: Path) -> None:
             folder.rmdir()
 
 
+def abandon(folder: Path) -> None:
+    """For whoever was interrupted at any moment, also between making the lock's file and holding the lock. What another
+    process is at work on, or has made a plan of, stays."""
+    path = folder / "lock"
+    with suppress(OSError):
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if _locks(lock) and _is_still(path, lock):
+                _leave_nothing_in(folder)
+        finally:
+            os.close(lock)
+
+
 def _is_still(path: Path, lock: int) -> bool:
     """The folder may have been removed meanwhile: a lock on the file that was there before keeps nobody out."""
     try:

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -10,7 +12,7 @@ from blocks_children import ended_well, heard, kill, say
 
 from rigdyno.engines.blockwise import plan_file
 from rigdyno.engines.blockwise.errors import BadOutput, BadSetting, WontResume
-from rigdyno.engines.blockwise.plan_file import require_same, settle
+from rigdyno.engines.blockwise.plan_file import abandon, require_same, settle
 
 PLAN = {"fingerprint": {"model": "a1", "grid": "b2"}, "block": [64, 64, 64], "threshold": 0.5}
 RACES = """
@@ -247,3 +249,35 @@ def test_a_full_disk_leaves_no_plan(folder, monkeypatch):
             settle(folder, lambda: PLAN)
     assert not folder.exists()
     assert json.dumps(settle(folder, lambda: PLAN).plan) == json.dumps(PLAN)
+
+
+class TestAbandoned:
+    def test_an_interrupt_before_the_lock_was_held_leaves_nothing(self, tmp_path):
+        folder = tmp_path / "plan"
+        folder.mkdir()
+        (folder / "lock").touch()
+        abandon(folder)
+        assert not folder.exists()
+
+    def test_what_was_made_stays(self, tmp_path):
+        settled = settle(tmp_path / "plan", lambda: {"fingerprint": {}})
+        abandon(settled.folder)
+        assert (settled.folder / "plan.json").exists()
+
+    def test_what_another_process_is_at_stays(self, tmp_path):
+        folder = tmp_path / "plan"
+        folder.mkdir()
+        hold = (
+            "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", hold, str(folder / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            other.stdout.readline()
+            abandon(folder)
+            assert (folder / "lock").exists()
+            other.stdin.close()
+
+    def test_nothing_at_all(self, tmp_path):
+        abandon(tmp_path / "nowhere")
+        assert not (tmp_path / "nowhere").exists()
