@@ -271,7 +271,9 @@ class TestAbandoned:
             "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
         )
         with subprocess.Popen(
-            [sys.executable, "-c", hold, str(folder / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", f"{hold}; input()", str(folder / "lock")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         ) as other:
             other.stdout.readline()
             abandon(folder)
