@@ -267,18 +267,13 @@ class TestAbandoned:
     def test_what_another_process_is_at_stays(self, tmp_path):
         folder = tmp_path / "plan"
         folder.mkdir()
-        hold = (
-            "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
-        )
-        with subprocess.Popen(
-            [sys.executable, "-c", f"{hold}; input()", str(folder / "lock")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as other:
+        hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
+        command = [sys.executable, "-c", hold, str(folder / "lock")]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
             other.stdout.readline()
             abandon(folder)
             assert (folder / "lock").exists()
-            other.stdin.close()
+            other.communicate(b"\n")
 
     def test_nothing_at_all(self, tmp_path):
         abandon(tmp_path / "nowhere")
