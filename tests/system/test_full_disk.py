@@ -4,13 +4,13 @@ from driving import cell_folders, none_left, records, rigdyno
 from rigdyno.schema.record import Completed
 from rigdyno.store.folder import run_folders
 
-STEP = "import time\n\n\ndef step():\n    time.sleep(0.0005)\n"
+STEP = "import time\n\n\ndef step():\n    time.sleep(0.002)\n"
 
 
 def test_full_halfway_through_a_run(tmp_path, disk):
-    small = disk("size=160k,nr_inodes=1000")  # about 80 kB a cell
+    small = disk("size=160k,nr_inodes=1000")  # about 90 kB a cell
     (tmp_path / "train.py").write_text(STEP)
-    answer = rigdyno("run", "train.py:step", "--repeat", "4", "--budget", "20s", "--out", str(small), cwd=tmp_path)
+    answer = rigdyno("run", "train.py:step", "--repeat", "4", "--steps", "2600", "--out", str(small), cwd=tmp_path)
     assert answer.returncode in (1, 2)
     assert "Traceback" not in answer.stderr
     last = answer.stderr.splitlines()[-1]

@@ -96,7 +96,7 @@ def test_inside_an_allocation_what_it_has_is_used(cluster, tmp_path):
 
 
 def test_a_suite_of_several_sizes_has_one_job(cluster, tmp_path):
-    arguments = ("scaling", *SMALL, *ASKED, "--nodes", "2", "--repeat", "1", "--budget", "70s")
+    arguments = ("scaling", *SMALL, *ASKED, "--nodes", "2", "--repeat", "1", "--steps", "6")
     code, _, err = run(cluster, tmp_path, *arguments)
     assert code == 0, err
     assert err.count("Slurm job") >= 1
@@ -117,7 +117,7 @@ def test_a_job_that_is_taken_away_is_recorded_and_resumed(cluster, tmp_path, by)
     partition = ["--slurm", "partition=low"] if by == "preemption" else []
     sweep = ["--sweep", "batch_size=2,3"]
     options = ["--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
-    arguments = ("resnet50", *sweep, *options, *ASKED, "--nodes", "2", "--budget", "40s", *partition)
+    arguments = ("resnet50", *sweep, *options, *ASKED, "--nodes", "2", *partition)
     process = started(cluster, tmp_path, *arguments)
     try:
         until(lambda: is_running(cluster) and stepping(tmp_path), "the first cell was under way")
