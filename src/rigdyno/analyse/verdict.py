@@ -70,12 +70,16 @@ def merged_over_processes(processes: Sequence[Sequence[Finding]]) -> list[Findin
     return [
         Finding(finding.severity, finding.code, f"{finding.sentence} ({hit[finding.code]} of {count} processes)")
         for finding in every
-        if count < ENOUGH_PROCESSES or not is_about_steadiness(finding) or hit[finding.code] > NEARLY_ALL * count
+        if count < ENOUGH_PROCESSES or not _is_covered(finding, hit[finding.code] / count)
     ]
 
 
-def is_about_steadiness(finding: Finding) -> bool:
-    return finding.code in STEADINESS and finding.severity == "SUSPECT"
+def _is_covered(finding: Finding, share: float) -> bool:
+    """Whether the interval over processes says what this would say of so many of them. It always does of one thing: how
+    far a process's own interval reaches."""
+    if finding.code not in STEADINESS or finding.severity != "SUSPECT":
+        return False
+    return finding.code == "imprecise" or share <= NEARLY_ALL
 
 
 def above_limit(figure: Estimate, limit: Estimate) -> Finding | None:

@@ -189,6 +189,12 @@ class TestRepeats:
         assert codes(found) == ["drifting"]
         assert "3 of 3 processes" in found.validity.reasons[0].sentence
 
+    def test_wide_intervals_of_single_processes_give_way_to_the_one_over_them(self):
+        """Each of them wanders by half; their means agree."""
+        wandering = [cell(noisy(60, 0.05, spread=0.8, seed=seed)) for seed in range(4)]
+        assert "imprecise" in codes(measurements(wandering[:1])[0])
+        assert codes(measurements(wandering)[0]) == []
+
     def test_one_disturbed_process_of_three_is_said(self):
         loud = cell(noisy(300))
         telemetry = telemetry_rows(loud.steps[0][1], steal_share=0.5)

@@ -42,7 +42,7 @@ def test_ranks_have_the_same_threads_whether_alone_or_together():
     assert [(cell.spec.workload, cell.spec.arrangement, cell.spec.launcher, cell.repeat) for cell in wanted] == [
         ("resnet50", "single", "process", 3),
         ("resnet50", "ddp", "torchrun", 3),
-        ("allreduce", "ddp", "torchrun", 1),
+        ("allreduce", "ddp", "torchrun", 3),
     ]
 
 
