@@ -18,7 +18,7 @@ from rigdyno.plan.duel import DuelRequest
 from rigdyno.plan.load import Request
 
 ONE_SIDED = 0.90  # of the interval: either bound by itself holds with 95 %
-DUEL_SECONDS = 18.0
+DUEL_SECONDS = 20.0
 TORCH_STEP = """
 import torch
 x = torch.randn(192, 192)
