@@ -109,7 +109,7 @@ def busy(host, count):
 
 def test_a_quick_link_is_not_blamed_and_every_participant_is_there(tmp_path):
     with two_hosts() as hosts:
-        run, endings = on_both(hosts, tmp_path, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--budget", "80s")
+        run, endings = on_both(hosts, tmp_path, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--steps", "20")
     assert all(isinstance(record.outcome, Completed) for record in run.records)
     assert "over a link" not in sentence_of(run)
     two = next(each for each in run.measurements if each.spec.workload == "resnet50" and each.spec.nodes == 2)
@@ -128,7 +128,7 @@ def test_a_quick_link_is_not_blamed_and_every_participant_is_there(tmp_path):
 
 def test_a_link_of_100_mbit_is_named_with_what_it_carries(tmp_path):
     with two_hosts("100mbit") as hosts:
-        run, _ = on_both(hosts, tmp_path, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--budget", "150s")
+        run, _ = on_both(hosts, tmp_path, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--steps", "6")
     sentence = sentence_of(run)
     assert "gradients 94.1 MB a step over a link that carries 9" in sentence
     assert "Mbit/s" in sentence
@@ -140,7 +140,7 @@ def with_a_busy_host(tmp_path_factory):
     """The second host is busy with something else, and its clock is an hour ahead."""
     folder = tmp_path_factory.mktemp("busy")
     with two_hosts() as (first, second):
-        alone = Node(first, 0, folder, first, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--budget", "100s")
+        alone = Node(first, 0, folder, first, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--steps", "12")
         other = Node(second, 1, folder, first, "scaling", ahead_seconds=3600)
         with busy(second, 3):
             endings = alone.ended(), other.ended()
