@@ -72,7 +72,7 @@ class Run:
 
     @cached_property
     def measurements(self) -> list[Measurement]:
-        return figures([cell for cell in self.cells if cell.record.pair is None], self.warnings)
+        return figures([cell for cell in self.cells if cell.record.is_figure], self.warnings)
 
     @cached_property
     def duel(self) -> Duel | None:

@@ -59,7 +59,7 @@ def _only_ones(*sides: Sequence[Measurement]) -> Callable[[RunSpec, RunSpec], bo
 
 def name_of(spec: RunSpec, kind: str | None = None) -> str:
     """'tensor_add size=4096', and whatever isn't the usual."""
-    parts = [spec.workload, *(f"{name}={value}" for name, value in spec.options.items())]
+    parts = [spec.workload, *(f"{name}={value}" for name, value in spec.named_options().items())]
     parts += [spec.update] if spec.update != "plain" else []
     parts += [f"{spec.arrangement} x {spec.world_size}"] if spec.world_size > 1 else []
     parts += [f"on {spec.nodes} nodes"] if spec.nodes > 1 else []

@@ -17,6 +17,9 @@ from rigdyno.schema.participant import Participant, laid_out
 from rigdyno.schema.spec import Cell, RunSpec
 from rigdyno.schema.system import System
 
+TRY_SECONDS = 2.0  # of one attempt of a search
+USUAL_TRIES = 6
+
 
 def cells_of(wanted: Sequence[Wanted], system: System, resources: Resources) -> Iterator[Cell]:
     """Repeats go round by round, so that a drift of the machine hits all configurations alike; spare ones come last."""
@@ -33,12 +36,14 @@ def cells_of(wanted: Sequence[Wanted], system: System, resources: Resources) -> 
 def _cell(stem: str, spec: RunSpec, repeat: int, system: System, resources: Resources) -> Cell:
     name = f"{stem}-r{repeat}" if repeat > 1 else stem
     try:
-        workload = workload_of(spec)
+        workload = workload_of(_smallest(spec))
         refusal = refusal_of(spec, workload, system, resources)
     except MissingExtra as error:
         return Cell(name=name, spec=spec, repeat=repeat, refusal=str(error), participants=_participants(spec))
     seconds = spec.budget.seconds + workload.start_seconds()
-    memory = memory_of_all(spec, workload, system)
+    if spec.largest:
+        seconds += USUAL_TRIES * (TRY_SECONDS + workload.start_seconds())
+    memory = max(spec.largest.values(), default=memory_of_all(spec, workload, system))
     return Cell(
         name=name,
         spec=spec,
@@ -48,6 +53,11 @@ def _cell(stem: str, spec: RunSpec, repeat: int, system: System, resources: Reso
         memory_bytes=memory,
         seconds=seconds,
     )
+
+
+def _smallest(spec: RunSpec) -> RunSpec:
+    """With every option that is to be as large as fits at its least: what refuses that refuses all of them."""
+    return msgspec.structs.replace(spec, options={**spec.options, **dict.fromkeys(spec.largest, 1)})
 
 
 def _participants(spec: RunSpec) -> tuple[Participant, ...]:
@@ -66,6 +76,8 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     )
     if objection or not here:
         return objection or None
+    if spec.largest:
+        return resources.refusal(max(spec.largest.values()))
     too_large = resources.refusal(memory_of_all(spec, workload, system))
     if too_large is None:
         return None
@@ -115,5 +127,7 @@ def _no_such_device(device: str, system: System) -> str | None:
 def _slug(spec: RunSpec) -> str:
     stem = Path(spec.workload).name.replace(".py:", ".") if is_function(spec.workload) else spec.workload
     ranks = [f"x{spec.world_size}"] if spec.world_size > 1 else []
-    words = "-".join([stem, *ranks, *(str(value) for value in spec.options.values())])
+    words = "-".join(
+        [stem, *ranks, *(str(value) for value in spec.options.values()), *(["largest"] if spec.largest else [])]
+    )
     return re.sub(r"[^A-Za-z0-9._-]+", "_", words)[:80].strip(".-")

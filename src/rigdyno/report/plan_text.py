@@ -66,7 +66,7 @@ def cell_line(cell: Cell) -> str:
 
 
 def _name(cell: Cell) -> str:
-    options = ", ".join(f"{key}={value}" for key, value in cell.spec.options.items())
+    options = ", ".join(f"{key}={value}" for key, value in cell.spec.named_options().items())
     return f"{cell.spec.workload} {options}".strip()
 
 

@@ -76,18 +76,23 @@ class _Counting(Silent):
         if self._cell.spare:
             return f"more, {self._spares}"
         names = [cell.name for cell in self._plan.runnable if cell.pair is None and not cell.spare]
-        return f"{names.index(self._cell.name) + 1}/{len(names)}"
+        return f"{names.index(_planned_name(self._cell)) + 1}/{len(names)}"
 
     def _seconds_before(self) -> float:
         """Of what the plan says. Spare cells run behind the others, before the pairs."""
         before = 0.0
         for cell in self._plan.runnable:
-            if self._cell is None or cell.name == self._cell.name:
+            if self._cell is None or cell.name == _planned_name(self._cell):
                 break
             before += 0.0 if cell.spare else cell.seconds
         if self._cell is not None and self._cell.pair is not None:
             return before + self._plan.spare_seconds
         return before + min(self._spare_seconds, self._plan.spare_seconds)
+
+
+def _planned_name(cell: Cell) -> str:
+    """Attempts of a search aren't in the plan: they belong to the cell that they are made for."""
+    return cell.attempt_of or cell.name
 
 
 class Lines(_Counting):

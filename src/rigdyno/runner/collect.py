@@ -67,6 +67,7 @@ def record_of(
         repeat=cell.repeat,
         pair=cell.pair,
         arm=cell.arm,
+        attempt_of=cell.attempt_of,
         started_at="",
         start_seconds=max(starts, default=None),
         spec=cell.spec,

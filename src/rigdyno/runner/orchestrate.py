@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
-from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import Clock, SystemClock, utc_now
 from rigdyno.contracts import Launch, Observer, Progress
-from rigdyno.errors import DamagedRun, Interrupted
+from rigdyno.errors import Interrupted
 from rigdyno.launchers.process import ProcessSession
 from rigdyno.plan.build import workload_of
 from rigdyno.runner.collect import Ending, measured_record, record_of
-from rigdyno.runner.course import DuelCourse
+from rigdyno.runner.course import Course, DuelCourse, PlannedCourse, SpareCourse
 from rigdyno.runner.live import LiveRate
 from rigdyno.runner.pairs import PairRun
 from rigdyno.runner.schedule import Schedule, still_to_run
 from rigdyno.runner.sessions import Sessions
 from rigdyno.runner.signals import termination_as_interrupt
 from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.measured import Measurement
 from rigdyno.schema.participant import ranks_among
 from rigdyno.schema.record import COUNTED, UNNAMED, RunHead, RunRecord, Skipped
 from rigdyno.schema.spec import Cell
@@ -57,66 +54,40 @@ class Orchestrator:
             left = still_to_run(self.head.plan, self.folder.is_finished)
             schedule = Schedule(self.head.plan, left, self.clock, self._spent_on_spares())
             try:
-                spare = [cell for cell in left if cell.spare]
-                for cells in (self._planned(schedule), self._spare(schedule, spare), self._duel(schedule)):
-                    records.extend(cells)
+                for course in self._courses(schedule, [cell for cell in left if cell.spare]):
+                    while cells := course.next_cells(self.folder):
+                        records += self._measured_together(cells, schedule)
             except KeyboardInterrupt:
                 raise Interrupted(self._interrupted_message()) from None
             finally:
                 self.observer.over()
         return records
 
-    def _planned(self, schedule: Schedule) -> Iterator[RunRecord]:
-        """In the plan's order, until the time is up; what can't run here is recorded in any case."""
-        for cell in self.head.plan.cells:
-            if cell.pair is not None or cell.spare or self.folder.is_finished(cell):
-                continue
-            ready = cell if cell.refusal is not None else None
-            if ready is None and not self.sessions.is_lost(cell):
-                ready = schedule.allotted(cell)
-            if ready is None:
-                schedule.passed_over(cell)
-                continue
-            record = self._cell(ready)
-            schedule.ended(cell, record)
-            yield record
+    def _courses(self, schedule: Schedule, spare: Sequence[Cell]) -> Iterator[Course]:
+        yield PlannedCourse(self.head.plan, schedule, self.sessions)
+        yield SpareCourse(spare, schedule, self.sessions)
+        if self._has_time_for_pairs(schedule):
+            yield DuelCourse(self.head.plan, self.clock)
+
+    def _measured_together(self, cells: Sequence[Cell], schedule: Schedule) -> list[RunRecord]:
+        """One cell; or the two of a pair, of which the schedule knows the sum only."""
+        if len(cells) == 2:
+            return self._pair(*cells)
+        record = self._cell(cells[0])
+        schedule.ended(cells[0], record)
+        return [record]
 
     def _spent_on_spares(self) -> float:
         spare = {cell.name for cell in self.head.plan.cells if cell.spare}
         return sum(cell.record.seconds for cell in self.folder.cells([]) if cell.record.cell in spare) if spare else 0.0
 
-    def _spare(self, schedule: Schedule, cells: Sequence[Cell]) -> Iterator[RunRecord]:
-        """As long as there is time: one more process of whatever is known least well."""
-        while spare := [cell for cell in cells if self._is_to_run(cell)]:
-            cell = schedule.spare(spare, self._measured_so_far())
-            ready = None if cell is None else schedule.allotted(cell)
-            if cell is None or ready is None:
-                return
-            record = self._cell(ready)
-            schedule.ended(cell, record)
-            yield record
-
-    def _is_to_run(self, cell: Cell) -> bool:
-        return not self.folder.is_finished(cell) and not self.sessions.is_lost(cell)
-
-    def _measured_so_far(self) -> list[Measurement]:
-        found = []
-        for cell in self.folder.cells([]):
-            if cell.record.pair is None:
-                with suppress(DamagedRun):  # the report names it
-                    found.append(CellData(cell.record, cell.steps(), cell.telemetry()))
-        return measurements(found)
-
-    def _duel(self, schedule: Schedule) -> Iterator[RunRecord]:
-        """Pair by pair, until it is decided as precisely as was set beforehand, the time is up, or an arm fails."""
+    def _has_time_for_pairs(self, schedule: Schedule) -> bool:
+        """The machine's own noise is the first thing that a late run goes without."""
         plan = self.head.plan
         left = sum(
             cell.seconds for cell in plan.runnable if cell.pair is not None and not self.folder.is_finished(cell)
         )
-        if not plan.is_duel and plan.budget_seconds is not None and schedule.left_seconds < NOISE_SHARE * left:
-            return  # the machine's own noise is the first thing that a late run goes without
-        for a, b in DuelCourse(self.folder, plan, self.clock).pairs():
-            yield from self._pair(a, b)
+        return plan.is_duel or plan.budget_seconds is None or schedule.left_seconds >= NOISE_SHARE * left
 
     def _interrupted_message(self) -> str:
         cells = [cell for cell in self.head.plan.cells if not cell.spare]

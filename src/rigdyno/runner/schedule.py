@@ -64,7 +64,7 @@ class Schedule:
         start = self._start_of(cell)
         if self._begun and self.left_seconds + LATE * self._allowed < start + LEAST_SECONDS:
             return None
-        rest = self._rest if not cell.spare else [*self._rest, cell]
+        rest = self._rest if any(each.name == cell.name for each in self._rest) else [*self._rest, cell]
         starts = sum(map(self._start_of, rest))
         measuring = sum(each.spec.budget.seconds for each in rest)
         room = self.left_seconds - starts - self._pairs
@@ -76,6 +76,10 @@ class Schedule:
     def passed_over(self, cell: Cell) -> None:
         """Nothing is kept for it any more: its nodes are gone, or its time."""
         self._rest = [each for each in self._rest if each.name != cell.name]
+
+    def replaced(self, cell: Cell) -> None:
+        """By the same with what became known of it: a search came to its end, and its time needn't be kept."""
+        self._rest = [cell if each.name == cell.name else each for each in self._rest]
 
     def ended(self, cell: Cell, record: RunRecord) -> None:
         self._begun = True

@@ -84,6 +84,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int = 1
     pair: int | None = None  # of a duel: its steps say something beside its partner's alone, never by themselves
     arm: Arm | None = None
+    attempt_of: str | None = None  # of a search: it says whether something fits, and nothing about how fast it is
     started_at: str  # UTC, ISO 8601
     seconds: float = 0.0  # the whole cell, start-up included
     start_seconds: float | None = None  # until the last rank took its first step
@@ -102,6 +103,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_to_run_again(self) -> bool:
         return isinstance(self.outcome, Failed) and self.outcome.kind in RUN_AGAIN
+
+    @property
+    def is_figure(self) -> bool:
+        """Whether its steps say something by themselves."""
+        return self.pair is None and self.attempt_of is None
 
     def columns(self) -> dict[str, str]:
         """What could explain a number, by the names that a table's extra columns go by."""

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from rigdyno.schema.participant import Participant
+from rigdyno.units import show_bytes
 
 Value = bool | int | float | str
 
@@ -34,6 +35,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     workload: str  # a catalogue name, or FILE.py:FUNCTION
     options: dict[str, Value] = {}  # those that somebody chose
     defaults: dict[str, Value] = {}  # what all others were when it was planned: a later version may have others
+    largest: dict[str, int] = {}  # options that are as large as fits, and into how many bytes of memory
     update: str = "plain"
     arrangement: str = "single"
     launcher: str = "process"
@@ -57,10 +59,19 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         import hashlib  # loads OpenSSL, which a listing can do without
 
         kind, soak = self.device.partition(":")[0], self.budget.stop == "clock"
-        options = sorted((name, repr(value)) for name, value in self.resolved.items())
+        rules = {name: f"largest in {size} B" for name, size in self.largest.items()}  # what they came to is a result
+        options = sorted({**{name: repr(value) for name, value in self.resolved.items()}, **rules}.items())
         how = (self.update, self.arrangement, self.world_size, self.nodes, kind, self.threads, soak)
         what = (self.workload, options, *how)
         return hashlib.blake2b(msgspec.json.encode(what), digest_size=8).hexdigest()
+
+    def named_options(self) -> dict[str, str]:
+        """Those that somebody chose, in words: '96 (largest in 8 GB)'."""
+        words = {name: str(value) for name, value in self.options.items()}
+        for name, size in self.largest.items():
+            rule = f"largest in {show_bytes(size)}"
+            words[name] = f"{words[name]} ({rule})" if name in words else rule
+        return words
 
 
 Arm = Literal["a", "b"]
@@ -76,6 +87,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     pair: int | None = None  # of a duel: the two cells with this number are resident together and take turns
     arm: Arm | None = None
     spare: bool = False  # runs only if time is left when all others have run, and its figure is among the widest
+    attempt_of: str | None = None  # of a search: the cell that is to run with the largest value that fits
     refusal: str | None = None  # why it can't run here; kept so that every table can show it
     memory_bytes: int | None = None
     seconds: float = 0.0  # expected, start-up included

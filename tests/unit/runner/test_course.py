@@ -15,19 +15,19 @@ WIDE = (1.05, 0.95, 1.02, 0.99, 1.06, 0.93)
 KILLED = Failed(kind="signal", phase="measure", message="SIGKILL: killed from outside")
 
 
-def a_course(path, clock=None, **duel):
-    folder = RunFolder(path)
-    plan = folder.head().plan
+def a_course(path, **duel):
+    plan = RunFolder(path).head().plan
     changed = None if plan.duel is None else msgspec.structs.replace(plan.duel, **duel)
-    return DuelCourse(folder, msgspec.structs.replace(plan, duel=changed), clock or ManualClock())
+    return DuelCourse(msgspec.structs.replace(plan, duel=changed), ManualClock())
 
 
-def fight(course, ratios, *, seconds=0.0, outcomes=None):
+def fight(path, ratios, *, seconds=0.0, outcomes=None, **duel):
     """Takes every pair that the course gives, each so long, with these ratios; their numbers."""
-    fought = []
-    for a, b in course.pairs():
+    folder, course, fought = RunFolder(path), a_course(path, **duel), []
+    while pair := course.next_cells(folder):
+        a, b = pair
         fought.append(a.pair)
-        write_pairs(course.folder, (a, b), {a.pair - 1: ratios[a.pair - 1]}, outcomes)
+        write_pairs(folder, (a, b), {a.pair - 1: ratios[a.pair - 1]}, outcomes)
         course.clock.advance(seconds)
     return fought
 
@@ -38,63 +38,63 @@ def started(tmp_path):
 
 
 def test_what_is_no_duel_has_none(tmp_path):
-    assert list(a_course(a_stored_run(tmp_path)).pairs()) == []
+    assert fight(a_stored_run(tmp_path), ()) == []
 
 
 def test_it_ends_once_it_is_decided_and_precise(started):
-    assert fight(a_course(started()), SLOWER * 2) == [1, 2, 3, 4, 5, 6]
+    assert fight(started(), SLOWER * 2) == [1, 2, 3, 4, 5, 6]
 
 
 def test_it_goes_on_with_what_is_planned_while_it_is_not(started):
-    assert fight(a_course(started()), WIDE * 2) == list(range(1, 11))
+    assert fight(started(), WIDE * 2) == list(range(1, 11))
 
 
 def test_pairs_that_are_over_are_not_fought_again(started):
-    assert fight(a_course(started(SLOWER[:4])), SLOWER) == [5, 6]
-    assert fight(a_course(started(SLOWER)), SLOWER) == []
+    assert fight(started(SLOWER[:4]), SLOWER) == [5, 6]
+    assert fight(started(SLOWER), SLOWER) == []
 
 
 def test_a_pair_of_which_one_arm_has_no_record_is_fought_again(started):
     path = started(SLOWER[:4])
     (path / "cells" / "pair002-b" / "record.json").unlink()
-    assert fight(a_course(path), SLOWER) == [2, 5, 6]
+    assert fight(path, SLOWER) == [2, 5, 6]
 
 
 def test_a_damaged_pair_is_left_out_and_the_others_go_on(started):
     path = started(SLOWER[:4])
     (path / "cells" / "pair002-b" / "rank0" / "steps.rows").write_bytes(b"{")
-    assert fight(a_course(path), SLOWER * 2) == [5, 6, 7]
+    assert fight(path, SLOWER * 2) == [5, 6, 7]
 
 
 def test_a_lost_arm_ends_it_and_what_was_lost_before_does_not(started):
-    course = a_course(started())
-    assert fight(course, SLOWER, outcomes={(3, "b"): KILLED}) == [1, 2, 3]
-    assert fight(a_course(course.folder.path), WIDE * 2) == [4, 5, 6, 7, 8, 9, 10]
+    path = started()
+    assert fight(path, SLOWER, outcomes={(3, "b"): KILLED}) == [1, 2, 3]
+    assert fight(path, WIDE * 2) == [4, 5, 6, 7, 8, 9, 10]
 
 
 def test_it_ends_before_a_pair_that_would_end_too_late(started):
     """Pairs of 12 s, as their records say: the fifth would end after 50 s."""
-    assert fight(a_course(started(), budget_seconds=50.0), WIDE, seconds=12.0) == [1, 2, 3, 4]
+    assert fight(started(), WIDE, seconds=12.0, budget_seconds=50.0) == [1, 2, 3, 4]
 
 
 def test_two_pairs_are_fought_however_late_it_is(started):
-    assert fight(a_course(started(), budget_seconds=5.0), WIDE, seconds=12.0) == [1, 2]
+    assert fight(started(), WIDE, seconds=12.0, budget_seconds=5.0) == [1, 2]
 
 
 def test_an_interrupted_duel_has_its_time_anew(started):
-    assert fight(a_course(started(WIDE[:4]), budget_seconds=30.0), WIDE * 2, seconds=12.0) == [5, 6]
+    assert fight(started(WIDE[:4]), WIDE * 2, seconds=12.0, budget_seconds=30.0) == [5, 6]
 
 
 def test_a_suites_noise_comes_to_its_end(tmp_path):
     path = stored_suite(tmp_path, (1.3, 0.7, 1.2, 0.9))
-    assert fight(a_course(path), ()) == []
+    assert fight(path, ()) == []
     (path / "cells" / "pair004-a" / "record.json").unlink()
-    assert fight(a_course(path), (1.3, 0.7, 1.2, 0.9)) == [4]
+    assert fight(path, (1.3, 0.7, 1.2, 0.9)) == [4]
 
 
 def test_the_pairs_of_a_plan_in_any_order(started):
-    path = started()
-    folder = RunFolder(path)
+    folder = RunFolder(started())
     cells = tuple(reversed(arm_cells(A, A, 3)))
-    course = DuelCourse(folder, Plan(name="x", cells=cells, duel=DUEL), ManualClock())
-    assert [(a.arm, b.arm, a.pair) for a, b in course.pairs()] == [("a", "b", 3), ("a", "b", 2), ("a", "b", 1)]
+    course = DuelCourse(Plan(name="x", cells=cells, duel=DUEL), ManualClock())
+    pairs = list(iter(lambda: course.next_cells(folder), []))
+    assert [(a.arm, b.arm, a.pair) for a, b in pairs] == [("a", "b", 3), ("a", "b", 2), ("a", "b", 1)]

@@ -1,0 +1,92 @@
+"""The largest value of an option that fits into a given memory: what to try next, decided from what was tried.
+
+Memory is close to a line over the value: what the model takes, and so much for each sample. Two small tries give it,
+the third is near its end. Decided from the tries alone, so that a search goes on wherever it was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FIRST = 1
+MOST = 2**20
+STRIDE = 8  # at most so many times the largest that fitted: a line through two small values isn't exact
+AIM = 0.985  # of the memory: a little below its end, since one try more costs more than a hundredth
+FULL = 0.97  # of the memory: from here on it is as good as full
+BOLDNESS = 2  # times the memory: what a try may take at worst
+CLOSE = 1 / 32  # of the value, to the smallest that didn't fit
+TRUSTED_TRIES = 3  # behind the first that didn't fit the line is followed; then what is left is halved: that ends
+
+
+@dataclass(frozen=True)
+class Try:
+    value: int
+    fits: bool | None  # None: it failed for another reason
+    memory_bytes: int | None = None
+    thorough: bool = False
+
+
+@dataclass(frozen=True)
+class Next:
+    """`thorough`: with more steps, to confirm what was found."""
+
+    value: int
+    thorough: bool = False
+
+
+@dataclass(frozen=True)
+class Settled:
+    value: int
+
+
+@dataclass(frozen=True)
+class NothingFits:
+    memory_bytes: int | None  # of the smallest
+
+
+def next_of(tries: Sequence[Try], allowed_bytes: int) -> Next | Settled | NothingFits:
+    broken = next((each.value for each in tries if each.fits is None), None)
+    if broken is not None:
+        return Settled(broken)  # not a matter of size: whoever runs with it says what is wrong
+    if not tries:
+        return Next(FIRST)
+    too_large = min((each.value for each in tries if not each.fits), default=MOST + 1)
+    fitting = sorted((each for each in tries if each.fits and each.value < too_large), key=lambda each: each.value)
+    if not fitting:
+        return NothingFits(tries[0].memory_bytes)
+    best = fitting[-1]
+    if not _is_full(best, too_large, allowed_bytes):
+        halve = _since_the_first_that_failed(tries) >= TRUSTED_TRIES
+        guess = (best.value + too_large) // 2 if halve else _end_of_line(tries, best, too_large, allowed_bytes)
+        return Next(max(best.value + 1, min(guess, _boldest(best, allowed_bytes), too_large - 1)))
+    confirmed = any(each.thorough and each.value == best.value for each in fitting)
+    return Settled(best.value) if confirmed else Next(best.value, thorough=True)
+
+
+def _is_full(best: Try, too_large: int, allowed_bytes: int) -> bool:
+    if too_large - best.value <= max(1, CLOSE * best.value):
+        return True
+    return best.memory_bytes is not None and best.memory_bytes >= FULL * allowed_bytes
+
+
+def _since_the_first_that_failed(tries: Sequence[Try]) -> int:
+    return len(tries) - next((number for number, each in enumerate(tries) if not each.fits), len(tries))
+
+
+def _boldest(best: Try, allowed_bytes: int) -> int:
+    """A try that is far too large takes the machine down with it. At worst all of the memory grows with the value."""
+    by_memory = STRIDE if not best.memory_bytes else BOLDNESS * allowed_bytes / best.memory_bytes
+    return int(min(STRIDE, by_memory) * best.value)
+
+
+def _end_of_line(tries: Sequence[Try], best: Try, too_large: int, allowed_bytes: int) -> int:
+    """Where the line through the largest that fits, and the smallest that didn't or one of half its size, comes to the
+    aim."""
+    known = {each.value: each.memory_bytes for each in tries if each.memory_bytes is not None}
+    others = [value for value in known if value == too_large or 2 * value <= best.value]
+    if best.value not in known or not others:
+        return MOST
+    other = max(others)
+    slope = (known[other] - known[best.value]) / (other - best.value)
+    return MOST if slope <= 0 else int(best.value + (AIM * allowed_bytes - known[best.value]) / slope)

@@ -1,0 +1,76 @@
+"""A search as cells: what was tried for a cell, the next attempt, and the cell with what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from rigdyno.analyse.search import Next, NothingFits, Settled, Try, next_of
+from rigdyno.plan.budget import start_seconds
+from rigdyno.plan.cells import TRY_SECONDS
+from rigdyno.schema.record import Completed, Failed, RunRecord
+from rigdyno.schema.spec import Budget, Cell, RunSpec
+from rigdyno.units import show_bytes
+
+TRY_STEPS = 3
+THOROUGH_STEPS = 30  # allocators keep more after a while than after the first steps
+
+
+def is_open(cell: Cell) -> bool:
+    """Whether an option of it is still to be settled."""
+    return cell.refusal is None and any(name not in cell.spec.options for name in cell.spec.largest)
+
+
+def next_attempt(cell: Cell, records: Sequence[RunRecord]) -> Cell:
+    """The next try; or the cell itself once it is settled, or refused because nothing fits."""
+    [(option, allowed)] = cell.spec.largest.items()
+    made = [record for record in records if record.attempt_of == cell.name and not record.is_to_run_again]
+    if any(isinstance(record.outcome, Completed) and record.peak_memory_bytes is None for record in made):
+        return replace(cell, refusal="how much memory a process has taken can't be read on this system")
+    found = next_of([_tried(record, option, allowed) for record in made], allowed)
+    if isinstance(found, Next):
+        return _attempt(cell, option, found, len(made) + 1)
+    if isinstance(found, Settled):
+        return _settled(cell, option, found)
+    return replace(cell, refusal=_too_large(option, found, allowed))
+
+
+def _tried(record: RunRecord, option: str, allowed: int) -> Try:
+    return Try(
+        value=int(record.spec.options[option]),
+        fits=_fits(record, allowed),
+        memory_bytes=record.peak_memory_bytes,
+        thorough=record.spec.budget.max_steps == THOROUGH_STEPS,
+    )
+
+
+def _fits(record: RunRecord, allowed: int) -> bool | None:
+    if isinstance(record.outcome, Completed):
+        return (record.peak_memory_bytes or 0) <= allowed
+    return False if isinstance(record.outcome, Failed) and record.outcome.kind == "out_of_memory" else None
+
+
+def _attempt(cell: Cell, option: str, found: Next, number: int) -> Cell:
+    steps = THOROUGH_STEPS if found.thorough else TRY_STEPS
+    spec = replace(
+        cell.spec,
+        options={**cell.spec.options, option: found.value},
+        largest={},
+        budget=Budget(seconds=(3 if found.thorough else 1) * TRY_SECONDS, max_steps=steps),
+    )
+    name = f"{cell.name}-try{number:02d}"
+    return _with_spec(replace(cell, name=name, attempt_of=cell.name), spec)
+
+
+def _settled(cell: Cell, option: str, found: Settled) -> Cell:
+    return _with_spec(cell, replace(cell.spec, options={**cell.spec.options, option: found.value}))
+
+
+def _with_spec(cell: Cell, spec: RunSpec) -> Cell:
+    return replace(cell, spec=spec, seconds=start_seconds(spec) + spec.budget.seconds)
+
+
+def _too_large(option: str, found: NothingFits, allowed: int) -> str:
+    taken = "" if found.memory_bytes is None else f" takes {show_bytes(found.memory_bytes)}, which"
+    return f"even {option}=1{taken} doesn't fit into {show_bytes(allowed)}"

@@ -1,0 +1,171 @@
+"""A search as a run: scripted processes, killed and resumed at every point."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rigdyno.analyse.matching import name_of
+from rigdyno.api import Run
+from rigdyno.contracts import Exit, Left
+from rigdyno.report.progress import Silent
+from rigdyno.runner.orchestrate import Orchestrator
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import laid_out
+from rigdyno.schema.record import Completed, Failed, Skipped, WorkerReport
+from rigdyno.schema.spec import Cell, RunSpec
+from rigdyno.store.files import write_json
+from rigdyno.store.folder import RunFolder
+from support import NOW, ManualClock, a_head, rows_path, write_steps
+
+MB = 10**6
+ALLOWED = 500 * MB
+
+
+class Killed(BaseException):
+    """As if the whole of Rigdyno were gone."""
+
+
+class Scripted:
+    """Sessions, session and launch in one: what a worker would leave is written at once."""
+
+    def __init__(self, memory, kill_at=None, killed_with_record=False):
+        self.memory, self.kill_at, self.killed_with_record = memory, kill_at, killed_with_record
+        self.started: list[str] = []
+
+    def of(self, cell):
+        return self
+
+    def is_lost(self, cell):
+        return False
+
+    def start(self, cell, folder):
+        self.started.append(cell.name)
+        if len(self.started) == self.kill_at:
+            raise Killed
+        outcome, peak = self.memory(cell.spec.options["batch_size"], cell)
+        write_steps(rows_path(folder), [3 * MB] * 40)
+        write_json(
+            CellFolder(folder).participant("rank0").report, WorkerReport(outcome=outcome, peak_memory_bytes=peak)
+        )
+        self.failed = not isinstance(outcome, Completed)
+        return self
+
+    def wait(self, seconds):
+        return True
+
+    def collect(self):
+        return Left(exits=[Exit(int(self.failed), "rank0")])
+
+
+def line(value, cell):
+    return Completed(), 100 * MB + 7 * MB * value  # 56 of them fill 98 %
+
+
+def a_cell(**changes):
+    spec = RunSpec(workload="mnist_cnn", largest={"batch_size": ALLOWED}, options={"learning_rate": 0.1})
+    cell = Cell(name="01-mnist_cnn-largest", spec=spec, participants=laid_out(1, 1, "cpu"), seconds=30.0)
+    return msgspec.structs.replace(cell, **changes)
+
+
+@pytest.fixture
+def a_run(tmp_path):
+    def begin(*cells):
+        folder = RunFolder.create(tmp_path, "test", NOW)
+        head = a_head(cells or [a_cell()])
+        folder.write_head(head)
+        return folder
+
+    return begin
+
+
+def go_on(folder, memory=line, **kill):
+    sessions = Scripted(memory, **kill)
+    orchestrator = Orchestrator(folder, folder.head(), Silent(), sessions, ManualClock())
+    try:
+        orchestrator.run()
+    except Killed:
+        return sessions.started, False
+    return sessions.started, True
+
+
+def result(folder):
+    run = Run(folder, folder.head())
+    [measurement] = run.measurements
+    return measurement
+
+
+def test_what_it_settled_is_in_the_record_and_in_the_name(a_run):
+    folder = a_run()
+    started, _ = go_on(folder)
+    found = result(folder)
+    assert found.spec.options == {"learning_rate": 0.1, "batch_size": 56}
+    assert found.spec.largest == {"batch_size": ALLOWED}
+    assert "batch_size=56 (largest in 500 MB)" in name_of(found.spec)
+    assert started[-1] == "01-mnist_cnn-largest"
+    assert started[:-1] == [f"01-mnist_cnn-largest-try{number:02d}" for number in range(1, len(started))]
+    assert len(started) <= 9
+
+
+def test_two_machines_that_came_to_other_values_are_compared_as_the_same_configuration(a_run):
+    folder = a_run()
+    go_on(folder)
+    found = result(folder).spec
+    smaller = msgspec.structs.replace(found, options={**found.options, "batch_size": 40})
+    assert smaller.key() == found.key() == a_cell().spec.key()
+    assert msgspec.structs.replace(found, largest={}).key() != found.key()
+
+
+def test_killed_anywhere_it_goes_on_and_comes_to_the_same(a_run, tmp_path):
+    whole = a_run()
+    steps, _ = go_on(whole)
+    expected = result(whole).spec
+    for kill_at in range(1, len(steps) + 1):
+        folder = a_run()
+        before, over = go_on(folder, kill_at=kill_at)
+        assert not over
+        after, over = go_on(folder)
+        assert over
+        assert before[:-1] + after == steps  # what was under way is done again, and nothing else
+        assert result(folder).spec == expected
+
+
+def test_a_run_that_is_complete_stays_as_it_is(a_run):
+    folder = a_run()
+    go_on(folder)
+    assert go_on(folder) == ([], True)
+
+
+def test_running_out_of_memory_is_an_answer(a_run):
+    def breaks(value, cell):
+        if value > 57:
+            return Failed(kind="out_of_memory", phase="measure", message="no"), None
+        return Completed(), 10 * MB
+
+    folder = a_run()
+    go_on(folder, breaks)
+    assert result(folder).spec.options["batch_size"] in (56, 57)
+
+
+def test_even_the_smallest_does_not_fit(a_run):
+    folder = a_run()
+    go_on(folder, lambda value, cell: (Completed(), 600 * MB))
+    [record] = [cell.record for cell in folder.cells([]) if cell.record.attempt_of is None]
+    assert record.outcome == Skipped(reason="even batch_size=1 takes 600 MB, which doesn't fit into 500 MB")
+    assert go_on(folder) == ([], True)
+
+
+def test_another_failure_is_told_by_the_cell_itself(a_run):
+    wrong = Failed(kind="exception", phase="build", message="ValueError: no")
+    folder = a_run()
+    started, _ = go_on(folder, lambda value, cell: (wrong, None))
+    assert started == ["01-mnist_cnn-largest-try01", "01-mnist_cnn-largest"]
+    assert result(folder).outcome == wrong
+
+
+def test_the_others_of_a_plan_run_too_and_attempts_are_no_figures(a_run):
+    spec = RunSpec(workload="mnist_cnn", options={"batch_size": 3})
+    other = Cell(name="02-mnist_cnn-3", spec=spec, participants=laid_out(1, 1, "cpu"), seconds=12.0)
+    folder = a_run(a_cell(), other)
+    go_on(folder)
+    assert [each.spec.options["batch_size"] for each in Run(folder, folder.head()).measurements] == [56, 3]
