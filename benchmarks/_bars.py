@@ -13,6 +13,7 @@ from typing import Literal
 
 from rigdyno.analyse.statistics import median_estimate
 
+ONE_SIDED = 0.90  # of an interval: either bound by itself holds with 95 %
 FULL_SECONDS, QUICK_SECONDS = 560.0, 52.0  # of ten minutes and of one, with some to end in
 
 

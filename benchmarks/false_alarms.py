@@ -17,13 +17,12 @@ from contextlib import contextmanager
 from random import Random
 
 import numpy as np
-from _bars import Allowance, finish, share_bar
+from _bars import ONE_SIDED, Allowance, finish, share_bar
 from _light_duel import Fought, fight
 from scipy import stats
 
 MARGIN = 0.01
 SLOW_DOWN = 0.03
-ONE_SIDED = 0.90  # of the interval: either bound by itself holds with 95 %
 # Busy and idle by turns, each for up to a quarter of a second.
 LOAD = """
 import random, time

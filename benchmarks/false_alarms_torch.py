@@ -11,13 +11,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from _bars import Allowance, finish, share_bar
+from _bars import ONE_SIDED, Allowance, finish, share_bar
 
 from rigdyno import api
 from rigdyno.plan.duel import DuelRequest
 from rigdyno.plan.load import Request
 
-ONE_SIDED = 0.90  # of the interval: either bound by itself holds with 95 %
 DUEL_SECONDS = 20.0
 TORCH_STEP = """
 import torch

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from _bars import Bar, NotMeasured, ValueBar, finish
+from _bars import Bar, NotMeasured, finish, share_bar
 from _faults import FAULTS, Fault, Inject, write_step
 
 from rigdyno import api
@@ -120,16 +120,6 @@ def matrix(results: list[Judged]) -> str:
     return "\n".join(lines)
 
 
-def share_bar(name: str, hits: int, runs: int, bar: float, at: str) -> Bar:
-    """The observed share must keep the bar; Clopper and Pearson's interval says how much so few runs can tell."""
-    from scipy.stats import binomtest
-
-    if runs == 0:  # nothing shown is nothing held
-        return ValueBar(name, float(at == "most"), 0.0, 1.0, "no run", bar, at)
-    interval = binomtest(hits, runs).proportion_ci(method="exact")
-    return ValueBar(name, hits / runs, float(interval.low), float(interval.high), f"{hits} of {runs} runs", bar, at)
-
-
 def bars(results: list[Judged]) -> list[Bar]:
     injected = [result for result in results if result.fault != NONE.name]
     undisturbed = [result for result in results if result.fault == NONE.name]
@@ -142,8 +132,8 @@ def bars(results: list[Judged]) -> list[Bar]:
         f"{loud_invalid} are INVALID.\n"
     )
     return [
-        share_bar("faults marked with the right reason", sum(r.right for r in injected), len(injected), 0.95, "least"),
-        share_bar("quiet runs called INVALID", sum(r.status == "INVALID" for r in quiet), len(quiet), 0.02, "most"),
+        share_bar("faults marked with the right reason", [r.right for r in injected], 0.95, "least", on_value=True),
+        share_bar("quiet runs called INVALID", [r.status == "INVALID" for r in quiet], 0.02, "most", on_value=True),
     ]
 
 
@@ -164,14 +154,14 @@ def default_rows(folder: Path) -> Bar:
     name, statuses, noise = "rows of default runs that are VALID", Counter[str](), None
     for suite in ("device", "scaling"):
         run = api.run(suite, out=folder)
-        rows = Counter(row.status for table in run.view().tables for row in table.rows if row.status)
+        view = run.view()
+        rows = Counter(row.status for table in view.tables for row in table.rows if row.status)
         noise = meaningless_below(run.duel) if run.duel is not None and suite == "device" else noise
         statuses += rows
-        validity = run.view().validity
-        reasons = "; ".join(each.sentence for each in validity.reasons) if validity is not None else ""
+        reasons = "; ".join(each.sentence for each in view.validity.reasons) if view.validity is not None else ""
         print(f"default {suite} run: {dict(rows)}; {reasons or 'no reasons'}", flush=True)
-    measured = sum(statuses[status] for status in ("VALID", "SUSPECT", "INVALID"))
-    found = share_bar(name, statuses["VALID"], measured, LEAST_VALID, "least")
+    valid = [each == "VALID" for each in statuses.elements() if each in ("VALID", "SUSPECT", "INVALID")]
+    found = share_bar(name, valid, LEAST_VALID, "least", on_value=True)
     heard = "not measured" if noise is None else f"{noise:.1%}"
     print(f"the machine's own noise: {heard}")
     if not found.holds and (noise is None or noise >= MOST_NOISE):

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rigdyno.toml import read_toml
 
 sys.path.insert(0, str(Path(__file__).parent))
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.toml")
@@ -26,7 +23,7 @@ def pytest_sessionfinish(session):
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not session.config.getoption("--strict-skips"):
         return
-    allowed = tomllib.loads(ALLOWED_SKIPS.read_text())["skip"]
+    allowed = read_toml(ALLOWED_SKIPS)["skip"]
     skipped = [(report.nodeid, _why_skipped(report)) for report in reporter.stats.get("skipped", [])]
     unlisted = [
         f"{test}: {why}"

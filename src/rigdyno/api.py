@@ -105,7 +105,7 @@ class Run:
         if self.duel is not None and plan.duel is not None and plan.is_duel:
             fought, least = len(self.duel.pairs), plan.duel.least_pairs
             return f"{fought} of at least {least} pairs of processes are finished" if fought < least else None
-        cells = [cell for cell in plan.cells if cell.pair is None and not cell.spare]
+        cells = [cell for cell in plan.cells if cell.is_planned]
         done = {record.cell for record in self.records if not record.is_to_run_again}
         missing, planned = sum(cell.name not in done for cell in cells), len(cells)
         return f"{missing} of {planned} cells are not finished" if missing > 0 else None

@@ -9,6 +9,7 @@ from rigdyno.errors import BadValue
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
+JOULES_PER_KWH = 3.6e6
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}

@@ -23,7 +23,7 @@ from rigdyno.analyse.streams import Rows, check_rows, items, row_seconds
 from rigdyno.analyse.student import student_quantile
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.comparison import Answer, Comparison, Duel, PairFigure
-from rigdyno.schema.estimate import Estimate, Missing, Reason
+from rigdyno.schema.estimate import Estimate, Missing, Reason, relative_half_width
 from rigdyno.schema.record import Completed, Failed, Skipped
 from rigdyno.schema.samples import WARM_UP
 from rigdyno.schema.spec import DuelPlan
@@ -175,7 +175,7 @@ def judged(plan: DuelPlan, figures: Sequence[PairFigure], lost: tuple[str, ...])
         answer=answer,
         sentence=in_words("B", ratio, answer),
     )
-    half = None if ratio.interval is None else math.log(ratio.interval[1] / ratio.interval[0]) / 2
+    half = relative_half_width(ratio)
     return Duel(comparison=comparison, pairs=tuple(figures), lost=lost, half_width=half, seconds_to_decide=to_decide)
 
 

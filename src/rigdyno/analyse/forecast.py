@@ -9,7 +9,7 @@ points from the earlier ones (rolling origin).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +40,21 @@ _USUAL_NOISE = 0.02**2
 _USUAL_NOISE_COUNT = 3.0
 
 
+def sizes_and_costs(points: Sequence[Point]) -> tuple[Floats, Floats]:
+    """Numbers of devices, and the cost of an item in devices times seconds."""
+    devices = np.array([point.devices for point in points], dtype=np.float64)
+    return devices, devices / np.array([point.throughput for point in points])
+
+
 class Curve:
     """Fitted to points in ascending order, at least three of them."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self.points = tuple(points)
-        devices = np.array([point.devices for point in points], dtype=np.float64)
-        costs = devices / np.array([point.throughput for point in points])
+        devices, costs = sizes_and_costs(points)
         self.weights = _weights(devices, costs)
-        self._fits = {form: _fitted(form, devices, costs) for form in _FORMS}
-        self._log_cost = _mixed(devices, costs, self.weights)
+        self._fits = _fits(devices, costs)
+        self._log_cost = _mixed(self._fits, self.weights)
         self._variance, self._freedom = _spread(devices, costs)
         self._noise_variance = _noise(devices, costs)
 
@@ -125,9 +130,7 @@ def squares_by_form(devices: Floats, costs: Floats) -> list[float]:
 
 def by_form(points: Sequence[Point], devices: int) -> list[float]:
     """The throughput that each form through these points gives."""
-    sizes = np.array([point.devices for point in points], dtype=np.float64)
-    costs = sizes / np.array([point.throughput for point in points])
-    return [devices / math.exp(form(sizes, costs)(devices)) for form in _FORMS.values()]
+    return [devices / math.exp(form(*sizes_and_costs(points))(devices)) for form in _FORMS.values()]
 
 
 def _fitted(form: str, devices: Floats, costs: Floats) -> LogCost:
@@ -136,9 +139,12 @@ def _fitted(form: str, devices: Floats, costs: Floats) -> LogCost:
     return lambda count: trend(count) + carried
 
 
-def _mixed(devices: Floats, costs: Floats, weights: dict[str, float]) -> LogCost:
-    fits = [(weight, _fitted(form, devices, costs)) for form, weight in weights.items()]
-    return lambda count: sum(weight * fit(count) for weight, fit in fits)
+def _fits(devices: Floats, costs: Floats) -> dict[str, LogCost]:
+    return {form: _fitted(form, devices, costs) for form in _FORMS}
+
+
+def _mixed(fits: Mapping[str, LogCost], weights: Mapping[str, float]) -> LogCost:
+    return lambda count: sum(weight * fits[form](count) for form, weight in weights.items())
 
 
 def _weights(devices: Floats, costs: Floats) -> dict[str, float]:
@@ -180,7 +186,8 @@ def _spread(devices: Floats, costs: Floats) -> tuple[float, float]:
     total, count = _USUAL_COUNT * _USUAL_VARIANCE, _USUAL_COUNT
     for known, later in _beginnings(devices):
         if known >= LEAST_POINTS:
-            fit = _mixed(devices[:known], costs[:known], _weights(devices[:known], costs[:known]))
+            given = devices[:known], costs[:known]
+            fit = _mixed(_fits(*given), _weights(*given))
             squares = [
                 (fit(devices[i]) - math.log(costs[i])) ** 2 / (math.log(devices[i] / devices[known - 1]) + _START)
                 for i in later

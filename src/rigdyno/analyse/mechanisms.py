@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rigdyno.analyse.forecast import LEAST_POINTS, by_form, squares_by_form
+from rigdyno.analyse.forecast import LEAST_POINTS, by_form, sizes_and_costs, squares_by_form
 from rigdyno.schema.scaling import Expected, Point
 from rigdyno.units import show_number, show_percent
 
@@ -31,7 +31,7 @@ def jump(points: Sequence[Point]) -> tuple[int, float] | None:
     sizes = np.log([point.devices for point in points])
     costs = np.log([point.devices / point.throughput for point in points])
     smooth = np.stack([np.ones_like(sizes), sizes, sizes**2], axis=1)
-    without = min(_squares(smooth, costs)[0], *squares_by_form(np.exp(sizes), np.exp(costs)))
+    without = min(_squares(smooth, costs)[0], *squares_by_form(*sizes_and_costs(points)))
     found = {k: _squares(np.column_stack([smooth, np.arange(len(points)) >= k]), costs) for k in range(1, len(points))}
     at, (left, steps) = min(found.items(), key=lambda item: item[1][0])
     size, ratio = float(steps[-1]), (without - left) * (len(points) - _BENDING - 1) / max(left, 1e-12)
@@ -125,8 +125,7 @@ def _off_the_curve(points: Sequence[Point]) -> list[str]:
 
 def _left_over(points: Sequence[Point]) -> float:
     """What the best form doesn't explain."""
-    sizes = np.array([point.devices for point in points], dtype=np.float64)
-    return min(squares_by_form(sizes, sizes / np.array([point.throughput for point in points])))
+    return min(squares_by_form(*sizes_and_costs(points)))
 
 
 def _too_wide(expected: Sequence[Expected]) -> list[str]:

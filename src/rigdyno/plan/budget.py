@@ -12,11 +12,10 @@ import msgspec
 from rigdyno.contracts import Wanted
 from rigdyno.errors import BadValue, RigdynoError
 from rigdyno.plan.build import workload_of
-from rigdyno.schema.spec import ROWS_FOR_A_VERDICT, RunSpec
+from rigdyno.schema.spec import WARM_UP_ROWS, RunSpec
 from rigdyno.units import show_seconds
 
 LEAST_SECONDS = 1.0  # a cell that measures for less says nothing
-WARM_UP_ROWS = 5  # the meter's own least
 FEWEST_REPEATS = 3  # two processes have an interval that says nothing: then one is as good
 
 
@@ -36,7 +35,7 @@ def fitted(
     """Every cell gets what a verdict needs, and of the rest all as much in proportion to what they asked for (`at_most`
     so many times that). A suite's own repeats are given up before a cell becomes too short; repeats that the user
     asked for are kept, or it is said that they don't fit."""
-    shares: list[Share] | None = [_share(cell, cell.repeat, _needed_seconds(cell.spec)) for cell in wanted]
+    shares: list[Share] | None = [_share(cell) for cell in wanted]
     while shares is not None:
         left = seconds - sum(share.start * share.repeat for share in shares)
         if left >= sum(share.least * share.repeat for share in shares):
@@ -49,7 +48,7 @@ def fitted(
 
 def with_needs(wanted: Sequence[Wanted]) -> list[Wanted]:
     """Where there is no budget: as long as they ask for, or as a verdict needs."""
-    return [_with_seconds(_share(cell, cell.repeat, _needed_seconds(cell.spec)), 1.0) for cell in wanted]
+    return [_with_seconds(_share(cell), 1.0) for cell in wanted]
 
 
 def is_too_short(spec: RunSpec) -> bool:
@@ -76,8 +75,9 @@ def _with_less(shares: Sequence[Share]) -> list[Share] | None:
     return [share._replace(least=LEAST_SECONDS) if share is neediest else share for share in shares]
 
 
-def _share(cell: Wanted, repeat: int, needed: float) -> Share:
-    return Share(cell, repeat, start_seconds(cell.spec), max(LEAST_SECONDS, needed), cell.spec.budget.seconds)
+def _share(cell: Wanted) -> Share:
+    least = max(LEAST_SECONDS, _needed_seconds(cell.spec))
+    return Share(cell, cell.repeat, start_seconds(cell.spec), least, cell.spec.budget.seconds)
 
 
 def _factor(shares: Sequence[Share], left: float) -> float:
@@ -118,5 +118,4 @@ def _needed_seconds(spec: RunSpec) -> float:
         step = workload_of(spec).step_seconds(spec.device)
     except RigdynoError:
         return 0.0
-    rows = WARM_UP_ROWS + min(ROWS_FOR_A_VERDICT, spec.budget.max_steps or ROWS_FOR_A_VERDICT)
-    return 0.0 if step is None else rows * step
+    return 0.0 if step is None else (WARM_UP_ROWS + spec.budget.rows) * step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, cast, get_type_hints
 
 import msgspec
@@ -82,6 +83,7 @@ def configured(kind: type, name: str, options: Mapping[str, Value]) -> Any:
     return kind(**{key: converted(value, known[key], key) for key, value in options.items()})
 
 
+@cache
 def option_types(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

@@ -13,7 +13,7 @@ from rigdyno.contracts import Wanted, Workload
 from rigdyno.errors import MissingExtra
 from rigdyno.plan.build import arrangement_of, is_function, scope_of, update_of, workload_of
 from rigdyno.plan.preflight import Resources, what_would_fit
-from rigdyno.schema.participant import Participant, laid_out
+from rigdyno.schema.participant import laid_out
 from rigdyno.schema.spec import Cell, RunSpec
 from rigdyno.schema.system import System
 
@@ -23,45 +23,35 @@ USUAL_TRIES = 6
 
 def cells_of(wanted: Sequence[Wanted], system: System, resources: Resources) -> Iterator[Cell]:
     """Repeats go round by round, so that a drift of the machine hits all configurations alike; spare ones come last."""
-    rounds = range(1, max((max(cell.repeat, cell.most) for cell in wanted), default=0) + 1)
-    order = [(cell.spec, repeat, False) for repeat in rounds for cell in wanted if repeat <= cell.repeat]
-    order += [(cell.spec, repeat, True) for repeat in rounds for cell in wanted if cell.repeat < repeat <= cell.most]
+    asked = [(each, _cell(each.spec, system, resources)) for each in wanted]  # once, however many processes it gets
+    rounds = range(1, max((max(each.repeat, each.most) for each in wanted), default=0) + 1)
+    order = [(cell, repeat, False) for repeat in rounds for each, cell in asked if repeat <= each.repeat]
+    order += [(cell, repeat, True) for repeat in rounds for each, cell in asked if each.repeat < repeat <= each.most]
     digits = max(2, len(str(len(order))))  # names sort in the order that the cells run in
-    for number, (spec, repeat, spare) in enumerate(order, start=1):
-        cell = _cell(f"{number:0{digits}d}-{_slug(spec)}", spec, repeat, system, resources)
+    for number, (cell, repeat, spare) in enumerate(order, start=1):
         if not spare or cell.refusal is None:
-            yield msgspec.structs.replace(cell, spare=spare)
+            name = f"{number:0{digits}d}-{_slug(cell.spec)}" + (f"-r{repeat}" if repeat > 1 else "")
+            yield msgspec.structs.replace(cell, name=name, repeat=repeat, spare=spare)
 
 
-def _cell(stem: str, spec: RunSpec, repeat: int, system: System, resources: Resources) -> Cell:
-    name = f"{stem}-r{repeat}" if repeat > 1 else stem
+def _cell(spec: RunSpec, system: System, resources: Resources) -> Cell:
+    """Without a name."""
+    cell = Cell(name="", spec=spec, participants=laid_out(spec.world_size, spec.nodes, spec.device))
     try:
         workload = workload_of(_smallest(spec))
         refusal = refusal_of(spec, workload, system, resources)
     except MissingExtra as error:
-        return Cell(name=name, spec=spec, repeat=repeat, refusal=str(error), participants=_participants(spec))
+        return msgspec.structs.replace(cell, refusal=str(error))
     seconds = spec.budget.seconds + workload.start_seconds()
     if spec.largest:
         seconds += USUAL_TRIES * (TRY_SECONDS + workload.start_seconds())
     memory = max(spec.largest.values(), default=memory_of_all(spec, workload, system))
-    return Cell(
-        name=name,
-        spec=spec,
-        participants=_participants(spec),
-        repeat=repeat,
-        refusal=refusal,
-        memory_bytes=memory,
-        seconds=seconds,
-    )
+    return msgspec.structs.replace(cell, refusal=refusal, memory_bytes=memory, seconds=seconds)
 
 
 def _smallest(spec: RunSpec) -> RunSpec:
     """With every option that is to be as large as fits at its least: what refuses that refuses all of them."""
     return msgspec.structs.replace(spec, options={**spec.options, **dict.fromkeys(spec.largest, 1)})
-
-
-def _participants(spec: RunSpec) -> tuple[Participant, ...]:
-    return laid_out(spec.world_size, spec.nodes, spec.device)
 
 
 def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Resources) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from rigdyno.errors import BadValue, UnknownName, UsageError
-from rigdyno.schema.spec import Value
+from rigdyno.schema.spec import Value, is_endpoint
 from rigdyno.toml import line_of, read_toml
 from rigdyno.units import seconds_from
 
@@ -89,9 +89,8 @@ def _check_nodes(request: Request) -> None:
         raise UsageError("--hosts says how many nodes there are, and starts them: leave out --nodes and --node-rank")
     if request.rendezvous and (request.hosts or request.launcher == "slurm"):
         raise UsageError("--rendezvous is for nodes that are started by hand: leave it out")
-    host, _, port = request.rendezvous.rpartition(":")
     by_hand = request.nodes > 1 and not request.hosts and request.launcher != "slurm"
-    if by_hand and not (host and port.isdecimal() and 0 < int(port) < 2**16):
+    if by_hand and not is_endpoint(request.rendezvous):
         wrong = f"not '{request.rendezvous}'" if request.rendezvous else "with --rendezvous"
         others = "or --hosts, or --launcher slurm"
         raise BadValue(f"several nodes need HOST:PORT of the first one, {wrong}; e.g. 10.0.0.1:29500; {others}")

@@ -15,7 +15,7 @@ from rigdyno.report.link import rests_on_link
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.scaling import Expected, Point
 from rigdyno.schema.view import Column, Entry, Number, Plot, Row, Share, Table, View
-from rigdyno.units import rate_unit, show_percent
+from rigdyno.units import JOULES_PER_KWH, rate_unit, show_percent
 
 _FORMS = {
     "power": "every doubling costs the same share of the efficiency",
@@ -24,7 +24,6 @@ _FORMS = {
 }
 _COUNTS = 0.05  # the least share of a form that is worth a word
 _DRAWN_POINTS = 120
-JOULES_PER_KWH = 3.6e6
 
 
 Origin = Literal["measured", "forecast"]

@@ -20,7 +20,7 @@ def plan_lines(head: RunHead, root: Path, page: Page, *, every_cell: bool = Fals
     lines = textwrap.wrap(f"This rig: {head.system.line()}", page.width, subsequent_indent="  ")
     lines += textwrap.wrap(summary(head.plan), page.width, subsequent_indent="  ")
     if every_cell:
-        lines += [cell_line(cell) for cell in head.plan.runnable if cell.pair is None and not cell.spare]
+        lines += [cell_line(cell) for cell in head.plan.runnable if cell.is_planned]
     lines += _duel_lines(head.plan)
     if head.plan.foreseen is not None:
         lines += textwrap.wrap(f"  {head.plan.foreseen}", page.width, subsequent_indent="    ")
@@ -41,7 +41,7 @@ def summary(plan: Plan) -> str:
 
 
 def _count(plan: Plan) -> str:
-    cells = [cell for cell in plan.runnable if cell.pair is None and not cell.spare]
+    cells = [cell for cell in plan.runnable if cell.is_planned]
     pairs = sum(cell.pair is not None for cell in plan.runnable)
     words = [f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"] if cells or not pairs else []
     if any(cell.spare for cell in plan.runnable) and plan.spare_seconds >= NOTICED_SECONDS:
@@ -76,16 +76,16 @@ def time_sentence(plan: Plan, records: Sequence[RunRecord]) -> str | None:
         return None
     took = sum(record.seconds for record in records if record.arm != "b")  # the arms of a pair run at the same time
     cells = {cell.name: cell for cell in plan.cells}
-    over = _over(plan, cells, records)
+    over = _over(cells, records)
     ran = {record.cell for record in records}
-    unrun = any(cell.pair is None and not cell.spare and cell.name not in ran for cell in plan.runnable)
+    unrun = any(cell.is_planned and cell.name not in ran for cell in plan.runnable)
     if took <= LATE * plan.budget_seconds and not (unrun and over):
         return None
     whole = f"the run took {show_seconds(took)} of a budget of {show_seconds(plan.budget_seconds)}"
     return f"{whole}: {'; '.join(over)}" if over else whole
 
 
-def _over(plan: Plan, cells: Mapping[str, Cell], records: Sequence[RunRecord]) -> list[str]:
+def _over(cells: Mapping[str, Cell], records: Sequence[RunRecord]) -> list[str]:
     """Starting, and everything behind that: a first step that compiles, steps that are longer than the time for all."""
     known = [(cells[record.cell], record) for record in records if record.pair is None and record.cell in cells]
     timed = [(cell, record, record.start_seconds) for cell, record in known if record.start_seconds is not None]

@@ -75,7 +75,7 @@ class _Counting(Silent):
             return f"pair {self._cell.pair}"
         if self._cell.spare:
             return f"more, {self._spares}"
-        names = [cell.name for cell in self._plan.runnable if cell.pair is None and not cell.spare]
+        names = [cell.name for cell in self._plan.runnable if cell.is_planned]
         return f"{names.index(_planned_name(self._cell)) + 1}/{len(names)}"
 
     def _seconds_before(self) -> float:

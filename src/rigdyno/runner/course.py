@@ -39,7 +39,7 @@ class PlannedCourse:
     sessions: Sessions
 
     def __post_init__(self) -> None:
-        self._left = [cell for cell in self.plan.cells if cell.pair is None and not cell.spare]
+        self._left = [cell for cell in self.plan.cells if cell.is_planned]
 
     def next_cells(self, stored: RunFolder) -> Sequence[Cell]:
         while self._left:

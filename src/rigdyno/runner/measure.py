@@ -18,10 +18,9 @@ from rigdyno.clock import Clock, ClockWatch
 from rigdyno.contracts import Step
 from rigdyno.errors import BadValue
 from rigdyno.schema.samples import CLOCK_JUMPED, STEP_FIELDS, STEP_STRUCT, WARM_UP, RowFile, is_count
-from rigdyno.schema.spec import Budget
+from rigdyno.schema.spec import WARM_UP_ROWS, Budget
 from rigdyno.units import NS_PER_MS, NS_PER_S
 
-MIN_WARM_UP_ROWS = 5
 MIN_WARM_UP_SHARE = 0.2  # of the budget: long steps must not spend all of it on warming up
 LEAST_WARM_UP_ROWS = 2  # the first step may compile for longer than the whole budget, and the second doesn't
 MIN_MEASURED_SHARE = 0.2  # of the budget, even where a first step has spent it all
@@ -35,6 +34,7 @@ BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
 STRETCH_NS = NS_PER_S // 10  # how often ranks ask each other whether the time is up: steps may become slow in between
 
 _ROW, _ROWS = struct.Struct(STEP_STRUCT), np.dtype(list(STEP_FIELDS))
+_OVER = 2**62  # more steps than a block can have: a rank's time is up
 _FLAGS = slice(_ROW.size - 2, None, _ROW.size)  # the low byte of every row's last field
 
 
@@ -130,7 +130,7 @@ class StepMeter:
         self._block, self._pending, self._items = 1, 0, 0.0
         self._warm_up: list[list[float]] = [[] for _ in range(kinds)]  # ns per step, by kind
         self._block_chosen = kinds > 1  # kinds take turns, and a row holds one kind: then a step is a row
-        self._warm_rows, self._next_look, self._steady = 0, MIN_WARM_UP_ROWS * kinds, False
+        self._warm_rows, self._next_look, self._steady = 0, WARM_UP_ROWS * kinds, False
         self._flags = WARM_UP
         self._usual_items, self._lane_steps, self._lane_step_ns = 1.0, 1, 0.0
         self._rows_due: float = math.inf  # until the next decision, counted from the last flush
@@ -218,8 +218,10 @@ class StepMeter:
         if self._flags:
             self._warm((now_ns - start_ns) / steps, kind, now_ns)
             self._look()
-        elif self._may_use_lane() or not start_ns <= now_ns < self._look_ns or self._rows_until_look() <= 0:
+        elif not start_ns <= now_ns < self._look_ns or self._rows_until_look() <= 0:
             self._look()  # a clock that ran backwards is seen at once, too
+        elif self._may_use_lane():
+            self._begin_step()  # opens it for steps of so many items
 
     def _look(self) -> None:
         """What needn't be done after every row, and belongs to no step: the next one begins when it is over."""
@@ -228,7 +230,7 @@ class StepMeter:
         if not self._flags:
             first, self._row_ns = self._row_ns == 0, self._lately_ns() or self._row_ns
             self._running = self._goes_on(now_ns)
-            if self._alone and self._lengthen_block() and first:
+            if self._alone and self._lengthen_block(self._quick_block()) and first:
                 self._flag_rows(WARM_UP)  # those of a length that isn't used
         if not now_ns - FLUSH_NS < self._flushed_ns <= now_ns or self._buffered() >= BUFFER_ROWS:
             self._flush()
@@ -242,7 +244,8 @@ class StepMeter:
         """The median of rows that are not on disk yet, so that a clock that jumped does not count; 0: there is none."""
         rows = np.frombuffer(self._rows, _ROWS)
         lengths = rows["end_ns"] - rows["start_ns"]
-        return float(np.median(lengths[lengths > 0])) if np.any(lengths > 0) else 0.0
+        known = lengths[lengths > 0]
+        return float(np.median(known)) if len(known) else 0.0
 
     def _flag_rows(self, flag: int) -> None:
         self._rows[_FLAGS] = bytes(flags | flag for flags in self._rows[_FLAGS])
@@ -252,18 +255,22 @@ class StepMeter:
         whose time is up ends it for all."""
         if self._rows_left() > 0:
             return not self._alone or not self._is_over(now_ns)
-        if self._alone or self._rows_wanted <= 0 or self._largest(int(self._is_over(now_ns))):
+        if self._alone or self._rows_wanted <= 0:
             return False
-        self._lengthen_block()
+        asked = self._largest(_OVER if self._is_over(now_ns) else self._quick_block())
+        if asked == _OVER:
+            return False
+        self._lengthen_block(asked)
         self._give_rows(now_ns)
         return True
 
-    def _lengthen_block(self) -> bool:
-        """Where the steps became quicker than those that it was chosen by: a neighbour has gone."""
-        if self._kinds > 1:
-            return False
-        known = 0 < self._row_ns < self._block_ns
-        longer = self._largest(math.ceil(self._block * self._block_ns / self._row_ns) if known else 0)
+    def _quick_block(self) -> int:
+        """As long as it has to be where the steps became quicker than those that it was chosen by: a neighbour has
+        gone. 0: they didn't."""
+        quicker = self._kinds == 1 and 0 < self._row_ns < self._block_ns
+        return math.ceil(self._block * self._block_ns / self._row_ns) if quicker else 0
+
+    def _lengthen_block(self, longer: int) -> bool:
         if longer <= self._block:
             return False
         for_same = self._block / longer
@@ -343,7 +350,7 @@ class StepMeter:
         rows = self._warm_rows
         if spent >= MAX_WARM_UP_SHARE and rows >= LEAST_WARM_UP_ROWS * self._kinds:
             return True
-        if rows < self._next_look and (rows >= MIN_WARM_UP_ROWS or spent < MIN_WARM_UP_SHARE):
+        if rows < self._next_look and (rows >= WARM_UP_ROWS or spent < MIN_WARM_UP_SHARE):
             return False
         self._next_look = rows + self._kinds * (1 + rows // (5 * self._kinds))  # looking costs: ever more rarely
         return all(self._settled(durations) for durations in self._warm_up)
@@ -351,12 +358,12 @@ class StepMeter:
     def _choose_block(self) -> bool:
         """Whether it is longer now. Blocks then warm up anew, because a row of one step isn't like a row of many."""
         self._block_chosen = True
-        latest = self._warm_up[0][-2 * MIN_WARM_UP_ROWS :]
+        latest = self._warm_up[0][-2 * WARM_UP_ROWS :]
         longer = self._largest(math.ceil(self._block_ns / max(1.0, min(latest, default=self._block_ns))))
         if longer <= self._block:
             return False
         self._block, self._warm_rows, self._steady = longer, 0, False
-        self._next_look = MIN_WARM_UP_ROWS
+        self._next_look = WARM_UP_ROWS
         self._warm_up[0].clear()
         return True
 
@@ -406,6 +413,6 @@ class StepMeter:
         kind that hasn't come to a row yet can't be asked."""
         if self._row_ns:
             return self._row_ns
-        latest = [(durations[1:] or durations)[-2 * MIN_WARM_UP_ROWS :] for durations in self._warm_up]
+        latest = [(durations[1:] or durations)[-2 * WARM_UP_ROWS :] for durations in self._warm_up]
         typical = [median(durations) for durations in latest if durations]
         return self._block * sum(typical) / len(typical) if typical else float(self._block_ns)

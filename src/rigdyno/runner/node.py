@@ -45,7 +45,7 @@ from rigdyno.launchers._nodes.session import starter_for
 from rigdyno.launchers._nodes.streams import PIECE_BYTES, Disconnected, Frames, Stream
 from rigdyno.launchers.by_hand import JOIN_SECONDS, POLL_SECONDS, stream_over
 from rigdyno.launchers.torchrun import listening_at, meeting_at
-from rigdyno.rig.devices import find_accelerators
+from rigdyno.rig.devices import accelerators_here
 from rigdyno.rig.system import describe_system
 from rigdyno.runner.signals import termination_as_interrupt
 from rigdyno.schema.layout import CellFolder, returned_names
@@ -233,7 +233,7 @@ def _connected(address: str, port: int, leader: str) -> socket.socket:
 
 
 def _system() -> System:
-    return describe_system(find_accelerators().accelerators)
+    return describe_system(accelerators_here())
 
 
 def main() -> int:

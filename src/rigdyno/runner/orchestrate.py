@@ -30,7 +30,6 @@ from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_of_ns
 
 TICK_SECONDS = 0.5
-NOISE_SHARE = 0.9  # of the time for its pairs that must be left: fewer than all of them say nothing
 
 
 def time_limit_seconds(expected: float) -> float:
@@ -66,7 +65,7 @@ class Orchestrator:
     def _courses(self, schedule: Schedule, spare: Sequence[Cell]) -> Iterator[Course]:
         yield PlannedCourse(self.head.plan, schedule, self.sessions)
         yield SpareCourse(spare, schedule, self.sessions)
-        if self._has_time_for_pairs(schedule):
+        if schedule.has_time_for_pairs:
             yield DuelCourse(self.head.plan, self.clock)
 
     def _measured_together(self, cells: Sequence[Cell], schedule: Schedule) -> list[RunRecord]:
@@ -80,14 +79,6 @@ class Orchestrator:
     def _spent_on_spares(self) -> float:
         spare = {cell.name for cell in self.head.plan.cells if cell.spare}
         return sum(cell.record.seconds for cell in self.folder.cells([]) if cell.record.cell in spare) if spare else 0.0
-
-    def _has_time_for_pairs(self, schedule: Schedule) -> bool:
-        """The machine's own noise is the first thing that a late run goes without."""
-        plan = self.head.plan
-        left = sum(
-            cell.seconds for cell in plan.runnable if cell.pair is not None and not self.folder.is_finished(cell)
-        )
-        return plan.is_duel or plan.budget_seconds is None or schedule.left_seconds >= NOISE_SHARE * left
 
     def _interrupted_message(self) -> str:
         cells = [cell for cell in self.head.plan.cells if not cell.spare]

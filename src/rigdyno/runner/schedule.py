@@ -14,7 +14,7 @@ from rigdyno.plan.budget import FEWEST_REPEATS, LEAST_SECONDS
 from rigdyno.schema.estimate import relative_half_width
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import Completed, RunRecord
-from rigdyno.schema.spec import ROWS_FOR_A_VERDICT, Cell, Plan
+from rigdyno.schema.spec import Cell, Plan
 from rigdyno.units import seconds_of_ns
 
 # Without a budget a process may take so many times its seconds to come to the rows that a verdict needs.
@@ -23,6 +23,8 @@ LONGEST = 3.0
 RESERVE_SHARE = 0.5
 # Of the whole time: so much later a cell may end than it should, or the last one would be lost to a few milliseconds.
 LATE = 0.05
+# Of the time for the pairs of the machine's own noise that must be left: fewer than all of them say nothing.
+NOISE_SHARE = 0.9
 # Half-widths below this are narrow enough: processes of the same code differ by as much.
 PRECISE = 0.02
 
@@ -30,7 +32,7 @@ PRECISE = 0.02
 def still_to_run(plan: Plan, is_finished: Callable[[Cell], bool]) -> list[Cell]:
     """Spare cells only where something else is left: a run that is complete stays as it is."""
     left = [cell for cell in plan.runnable if not is_finished(cell)]
-    planned = [cell for cell in left if not cell.spare and cell.pair is None]
+    planned = [cell for cell in left if cell.is_planned]
     return left if planned else [cell for cell in left if not cell.spare]
 
 
@@ -47,7 +49,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self._began_ns, self._begun = self.clock.now_ns(), False
-        self._rest = [cell for cell in self.left if cell.pair is None and not cell.spare]
+        self._rest = [cell for cell in self.left if cell.is_planned]
         self._pairs = sum(cell.seconds for cell in self.left if cell.pair is not None)
         spare = max(0.0, self.plan.spare_seconds - self.spare_spent) if any(cell.spare for cell in self.left) else 0.0
         planned = sum(cell.seconds for cell in self._rest) + self._pairs + spare
@@ -107,6 +109,13 @@ class Schedule:
     def left_seconds(self) -> float:
         return self._allowed - seconds_of_ns(self.clock.now_ns() - self._began_ns)
 
+    @property
+    def has_time_for_pairs(self) -> bool:
+        """The machine's own noise is the first thing that a late run goes without; a duel has its own time."""
+        if self.plan.is_duel or self.plan.budget_seconds is None:
+            return True
+        return self.left_seconds >= NOISE_SHARE * self._pairs
+
     def _seconds_of(self, cell: Cell) -> float:
         return self._start_of(cell) + cell.spec.budget.seconds
 
@@ -134,9 +143,7 @@ def width(measurement: Measurement) -> float:
 
 
 def _with_budget(cell: Cell, seconds: float, most: float, start: float | None) -> Cell:
-    soak, few = cell.spec.budget.stop == "clock", cell.spec.budget.max_steps
-    rows = 0 if soak else min(ROWS_FOR_A_VERDICT, few or ROWS_FOR_A_VERDICT)
     budget = msgspec.structs.replace(
-        cell.spec.budget, seconds=round(seconds, 3), rows=rows, most_seconds=round(most, 3), start_seconds=start
+        cell.spec.budget, seconds=round(seconds, 3), most_seconds=round(most, 3), start_seconds=start
     )
     return msgspec.structs.replace(cell, spec=msgspec.structs.replace(cell.spec, budget=budget))

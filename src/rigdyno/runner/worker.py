@@ -23,6 +23,7 @@ import msgspec
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock
 from rigdyno.contracts import CannotRun, Collective, Job, Mark, Place, Steps, Training, no_mark
+from rigdyno.plan.budget import LEAST_SECONDS
 from rigdyno.plan.build import arrangement_of, update_of, workload_of
 from rigdyno.processes import (
     die_with_parent,
@@ -43,7 +44,7 @@ from rigdyno.schema.samples import PHASES, STEP_FIELDS, STEP_STRUCT, Header, Row
 from rigdyno.schema.spec import Budget, Cell, RunSpec
 from rigdyno.store.files import read_json, write_json
 
-LEAST_SECONDS, LEAST_SHARE = 1.0, 0.2  # of a budget that a late start leaves
+LEAST_SHARE = 0.2  # of a budget that a late start leaves
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, SupportsFloat, TypeGuard
 
 import msgspec
 
@@ -121,8 +121,9 @@ def _upgraded(old: _Header1) -> Header:
     return Header(format=1, fields=old.fields, participant=whose, kinds=old.kinds, units=old.units)
 
 
-def is_count(items: object) -> bool:
+def is_count(items: object) -> TypeGuard[SupportsFloat]:
     """A whole number, not negative: what a user may give as the number of items of a step."""
-    if isinstance(items, bool) or not isinstance(items, Real):
+    if isinstance(items, bool) or not isinstance(items, (int, float, Real)):
         return False
-    return float(items) >= 0 and float(items).is_integer()
+    number = float(items)
+    return number >= 0 and number.is_integer()

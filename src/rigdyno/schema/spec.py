@@ -13,6 +13,7 @@ from rigdyno.units import show_bytes
 Value = bool | int | float | str
 
 
+WARM_UP_ROWS = 5  # the least
 ROWS_FOR_A_VERDICT = 10  # the order-statistic interval of a median needs 6 for 95 %; ten leave room for a hiccup or two
 
 
@@ -22,11 +23,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 10.0
     max_steps: int | None = None
     stop: Literal["steps", "clock"] = "steps"
-    rows: int = 0  # behind warm-up, of each kind: until they are there it goes on beyond its seconds, up to
-    most_seconds: float = 0.0  # which counts where it is more
-    start_seconds: float | None = (
-        None  # what the start may take; more is taken off the seconds. None: as long as it does
-    )
+    most_seconds: float = 0.0  # until the rows for a verdict are there; counts where it is more
+    start_seconds: float | None = None  # what the start may take, more is taken off; None: as long as it does
+
+    @property
+    def rows(self) -> int:
+        """That a verdict needs behind warm-up, of each kind."""
+        return 0 if self.stop == "clock" else min(ROWS_FOR_A_VERDICT, self.max_steps or ROWS_FOR_A_VERDICT)
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +95,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     seconds: float = 0.0  # expected, start-up included
 
+    @property
+    def is_planned(self) -> bool:
+        """Neither for the machine's own noise or a duel, nor for time that is left over."""
+        return self.pair is None and not self.spare
+
 
 class DuelPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How two arms are held against each other. Pairs beyond the least run only while it isn't decided."""
@@ -104,6 +112,12 @@ class DuelPlan(msgspec.Struct, frozen=True, kw_only=True):
     self_duel: bool = False  # both arms are the same: what differs is the machine's own noise
 
 
+def is_endpoint(text: str) -> bool:
+    """HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 2**16
+
+
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """How the nodes of a run find each other; no part of what is measured. The run's secret is never stored."""
 
@@ -113,8 +127,7 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     slurm: dict[str, str] = {}  # what is asked of Slurm: partition, time, account, ...
 
     def lacks_something(self, cells: Iterable[Cell]) -> bool:
-        host, _, port = self.rendezvous.rpartition(":")
-        has = {"by_hand": bool(host) and port.isdecimal(), "ssh": bool(self.hosts)}
+        has = {"by_hand": is_endpoint(self.rendezvous), "ssh": bool(self.hosts)}
         nodes = {"ssh": len(self.hosts)}
         return any(
             not has.get(cell.spec.launcher, True) or nodes.get(cell.spec.launcher, cell.spec.nodes) < cell.spec.nodes

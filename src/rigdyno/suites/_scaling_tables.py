@@ -103,13 +103,9 @@ def _ratio(each: Measurement, first: Measurement, times: float, of: str) -> Entr
         return own
     if isinstance(alone, Missing) or alone.ends[0] <= 0 or first.spec.world_size != 1:
         return Missing(reason="one rank alone was not measured")
-    low, high = worst_ratio(own, alone) or (None, None)
-    return Share(
-        value=own.value / alone.value / times,
-        low=None if low is None else low / times,
-        high=None if high is None else high / times,
-        of=of,
-    )
+    ideal = alone.scaled(times, alone.unit)
+    low, high = worst_ratio(own, ideal) or (None, None)
+    return Share(value=own.value / ideal.value, low=low, high=high, of=of)
 
 
 def speedup(each: Measurement, first: Measurement) -> Entry:

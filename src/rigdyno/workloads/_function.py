@@ -142,6 +142,6 @@ class _CheckedStep:
 def _counted(items: object, where: str) -> float:
     """A loss must never become a rate: most of them are no whole numbers for long."""
     if is_count(items) and items != 0:
-        return float(items)  # type: ignore[arg-type]
+        return float(items)
     got = repr(items) if isinstance(items, (Real, str)) else f"a value of type {type(items).__name__}"
     raise BadValue(f"{where} returned {got}; {WHAT_A_RETURN_VALUE_MEANS}")

@@ -31,12 +31,12 @@ def a_meter(path, clock, budget, **changes):
     return StepMeter(file, clock, budget, **{"settled": lambda durations: len(durations) >= 5, **changes})
 
 
-def run(meter, clock, seconds, items=1.0):
+def run(meter, clock, seconds, items=1.0, kinds=1):
     """Steps of these lengths until the meter has enough; how many that were."""
     steps = 0
     while meter.more():
         clock.advance(seconds(steps) if callable(seconds) else seconds)
-        meter.step(items)
+        meter.step(items, steps % kinds)
         steps += 1
     meter.close()
     return steps
@@ -156,13 +156,7 @@ def test_steps_below_a_millisecond_are_timed_in_blocks_of_at_least_one(path, clo
 
 
 def test_kinds_that_take_turns_get_a_row_each(path, clock):
-    meter = a_meter(path, clock, Budget(seconds=1.0), kinds=3)
-    steps = 0
-    while meter.more():
-        clock.advance(0.0001)
-        meter.step(1.0, steps % 3)
-        steps += 1
-    meter.close()
+    run(a_meter(path, clock, Budget(seconds=1.0), kinds=3), clock, 0.0001, kinds=3)
     _, rows = read_rows(path)
     assert set(rows["steps"]) == {1}
     assert list(rows["kind"][:6]) == [0, 1, 2, 0, 1, 2]
@@ -173,12 +167,7 @@ def test_kinds_that_take_turns_get_a_row_each(path, clock):
 
 def test_every_kind_is_measured_though_one_round_takes_longer_than_the_budget(path, clock):
     meter = a_meter(path, clock, Budget(seconds=1.0), kinds=3, settled=lambda durations: False)
-    steps = 0
-    while meter.more():
-        clock.advance(0.7)
-        meter.step(1.0, steps % 3)
-        steps += 1
-    meter.close()
+    run(meter, clock, 0.7, kinds=3)
     _, rows = read_rows(path)
     assert sorted(rows["kind"][rows["flags"] == 0]) == [0, 1, 2]
 
@@ -187,12 +176,7 @@ def test_each_kind_must_settle_by_itself(path, clock):
     """Kinds differ in length: mixed together they would never look steady."""
     seen = []
     meter = a_meter(path, clock, Budget(seconds=10.0), kinds=2, settled=lambda durations: seen.append(set(durations)))
-    steps = 0
-    while meter.more():
-        clock.advance((0.1, 0.2)[steps % 2])
-        meter.step(1.0, steps % 2)
-        steps += 1
-    meter.close()
+    steps = run(meter, clock, lambda step: (0.1, 0.2)[step % 2], kinds=2)
     assert all(len(lengths) == 1 for lengths in seen)
     assert steps == 67  # of 0.15 s on average
 

@@ -33,7 +33,7 @@ from rigdyno.engines.blockwise.output_folder import (
     require_usable,
 )
 from rigdyno.engines.blockwise.pipeline import SKIP, Skip, run_blocks
-from rigdyno.engines.blockwise.plan_file import WAY_OUT, Settled, abandon, require_same, settle
+from rigdyno.engines.blockwise.plan_file import WAY_OUT, Settled, require_same, settle
 from rigdyno.engines.blockwise.planning import AHEAD, READERS, WRITERS, Asked, Plan, Planned, Planner
 from rigdyno.engines.blockwise.ports import Array, Volume
 from rigdyno.engines.blockwise.volumes.ome_zarr_output import OmeZarrOutput
@@ -164,7 +164,6 @@ class Inference:
         try:
             settled = settle(output / FOLDER, lambda: self._begin(planned, begun, watch), waiting=waiting)
         except BaseException:
-            abandon(output / FOLDER)
             remove_empty(missing)
             raise
         require_same(settled, self._fingerprint)

@@ -57,16 +57,17 @@ def settle(
     left behind. `waiting` is called every so often while another process makes it.
     """
     path = folder / "plan.json"
-    with _one_at_a_time, _alone_in(folder, waiting, wait):
-        if os.path.lexists(path):
-            return Settled(folder, _read(path), made_here=False)
+    with _one_at_a_time:
         try:
-            content = _as_bytes(make())
-            replace_file(path, content)
+            with _alone_in(folder, waiting, wait):
+                if os.path.lexists(path):
+                    return Settled(folder, _read(path), made_here=False)
+                content = _as_bytes(make())
+                replace_file(path, content)
+                return Settled(folder, _parsed(content), made_here=True)
         except BaseException:
-            _leave_nothing_in(folder)
+            abandon(folder)
             raise
-        return Settled(folder, _parsed(content), made_here=True)
 
 
 def require_same(stored: Settled, wanted: Mapping[str, str]) -> None:

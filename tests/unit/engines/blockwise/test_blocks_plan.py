@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -264,16 +262,13 @@ class TestAbandoned:
         abandon(settled.folder)
         assert (settled.folder / "plan.json").exists()
 
-    def test_what_another_process_is_at_stays(self, tmp_path):
-        folder = tmp_path / "plan"
-        folder.mkdir()
-        hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
-        command = [sys.executable, "-c", hold, str(folder / "lock")]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-            other.stdout.readline()
-            abandon(folder)
-            assert (folder / "lock").exists()
-            other.communicate(b"\n")
+    def test_what_another_process_is_at_stays(self, folder, children):
+        maker = children.start(MAKES_FOR_LONG, folder)
+        assert heard(maker) == "making"
+        abandon(folder)
+        assert (folder / "lock").exists()
+        say(maker)
+        assert heard(maker) == "settled"
 
     def test_nothing_at_all(self, tmp_path):
         abandon(tmp_path / "nowhere")
