@@ -10,7 +10,6 @@ import pytest
 
 from rigdyno.errors import BadValue, UsageError
 from rigdyno.launchers._children import SECRET_VARIABLE, worker_environment
-from rigdyno.launchers._nodes import secret as secrets_of_ours
 from rigdyno.launchers._nodes.secret import Sealed, read_secret, sealed_by_leader, sealed_by_node, secret_for
 from rigdyno.launchers._nodes.streams import Disconnected, Frames
 from rigdyno.schema.spec import RunSpec
@@ -26,8 +25,16 @@ def ends():
 def shaken(leader_secret=SECRET, node_secret=SECRET, node=1):
     """Both ends; an exception of either is raised."""
     ours, theirs = ends()
+
+    def lead():
+        try:
+            return sealed_by_leader(ours, leader_secret)
+        except Disconnected:
+            ours.close()  # as whoever turns somebody away does
+            raise
+
     with ThreadPoolExecutor(1) as pool:
-        leading = pool.submit(sealed_by_leader, ours, leader_secret)
+        leading = pool.submit(lead)
         try:
             following = sealed_by_node(theirs, node_secret, node)
         except Disconnected as error:
@@ -45,8 +52,7 @@ def test_who_knows_it_is_told_apart_and_heard():
         assert leader.receive(1.0) == b"done"
 
 
-def test_another_secret_is_turned_away_on_both_ends(monkeypatch):
-    monkeypatch.setattr(secrets_of_ours, "HAND_SHAKE_SECONDS", 0.2)
+def test_another_secret_is_turned_away_on_both_ends():
     at_leader, at_node = shaken(node_secret=b"something else altogether")
     assert "has another secret" in str(at_leader)
     assert "is the secret the same on both?" in str(at_node)
