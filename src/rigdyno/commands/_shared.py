@@ -33,7 +33,7 @@ def flags_of(options: Sequence[RunOption], *, in_duel: bool = False) -> Callable
                 option.flag,
                 option.name,
                 type=int if option.kind is WHOLE else None,
-                is_flag=option.kind is SWITCH,
+                is_flag=True if option.kind is SWITCH else None,  # False: click lets it do without a value
                 multiple=option.kind.repeated,
                 metavar=option.metavar,
                 help=(in_duel and option.duel_help) or option.help,
