@@ -28,7 +28,7 @@ from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one
 from rigdyno.plan.expand import expand, require_sense
 from rigdyno.plan.load import Request, from_python
 from rigdyno.plan.preflight import look
-from rigdyno.plan.run_options import OF_DUEL, in_python
+from rigdyno.plan.run_options import OF_DUEL, message_for_python
 from rigdyno.report.duel import duel_view, noise_sentence
 from rigdyno.report.format_entry import entry_text
 from rigdyno.report.plan_text import time_sentence
@@ -222,7 +222,7 @@ def _named_as_in_python() -> Iterator[None]:
     try:
         yield
     except RigdynoError as error:
-        error.args = (in_python(str(error)),)
+        error.args = (message_for_python(str(error)),)
         raise
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rigdyno.errors import BadValue
 from rigdyno.launchers._children import SECRET_VARIABLE
-from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SLURM, SWEEP, SWITCH, TEXT, WEIGHTS, WHOLE, Kind
+from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SLURM, SWEEP, SWITCH, TEXT, WEIGHTS, WHOLE, ValueKind
 
 MOST_REPEATS = 1000  # more is a slip of the finger: nobody waits for it
 MOST_NODES = 10_000
@@ -18,7 +18,7 @@ MOST_NODES = 10_000
 @dataclass(frozen=True, kw_only=True)
 class RunOption:
     name: str  # the key in a plan file; the flag is the same, with - for _
-    kind: Kind
+    kind: ValueKind
     help: str
     metavar: str | None = None
     least: int | None = None
@@ -219,7 +219,7 @@ OF_DUEL = tuple(option for option in RUN_OPTIONS if option.in_duel)
 OF_ARM = {option.name: option for option in RUN_OPTIONS if option.of_arm}
 
 
-def in_python(message: str) -> str:
+def message_for_python(message: str) -> str:
     """The message for somebody who calls from Python: what the command line calls --remote-python is remote_python
     there. Commands in backticks stay as they are."""
     names = {option.flag: name for name, option in ARGUMENTS.items() if option.has_flag}

@@ -15,14 +15,14 @@ from rigdyno.errors import BadValue
 from rigdyno.schema.spec import Value
 from rigdyno.units import seconds_from
 
-Read = Callable[[Any, str], Any]  # the value as it came, and what to call the option in a message
+Reader = Callable[[Any, str], Any]  # the value as it came, and what to call the option in a message
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     words: str  # what a value is, for messages and the documentation
-    from_text: Read
-    from_value: Read
+    from_text: Reader
+    from_value: Reader
     repeated: bool = False  # its flag may be given several times
 
 
@@ -63,7 +63,7 @@ def _seconds(value: Any, called: str) -> float:
         raise BadValue(f"{called}: {error}") from None
 
 
-def _wrong(called: str, kind: Kind, value: Any) -> BadValue:
+def _wrong(called: str, kind: ValueKind, value: Any) -> BadValue:
     return BadValue(f"{called} must be {kind.words}, not {value!r}")
 
 
@@ -147,12 +147,12 @@ def _hosts(value: Any, called: str) -> tuple[str, ...]:
     return read_hosts(",".join(value))
 
 
-WHOLE = Kind("a whole number", _whole_from_text, _whole)
-TEXT = Kind("text in quotes", _text, _text)
-SWITCH = Kind("true or false", _switch, _switch)
-DURATION = Kind('a duration such as "5m"', _seconds, _seconds)
-HOSTS = Kind("a list of names or addresses, or a file of them", _hosts, _hosts)
-SETTINGS = Kind("a table of keys and values", assignments, _settings, repeated=True)
-SWEEP = Kind("a table of keys and lists", sweeps, _swept, repeated=True)
-SLURM = Kind("a table of keys and values", _words_of_slurm, _settings_as_text, repeated=True)
-WEIGHTS = Kind("a file", lambda text, _: {"weights": text}, lambda file, _: {"weights": file})
+WHOLE = ValueKind("a whole number", _whole_from_text, _whole)
+TEXT = ValueKind("text in quotes", _text, _text)
+SWITCH = ValueKind("true or false", _switch, _switch)
+DURATION = ValueKind('a duration such as "5m"', _seconds, _seconds)
+HOSTS = ValueKind("a list of names or addresses, or a file of them", _hosts, _hosts)
+SETTINGS = ValueKind("a table of keys and values", assignments, _settings, repeated=True)
+SWEEP = ValueKind("a table of keys and lists", sweeps, _swept, repeated=True)
+SLURM = ValueKind("a table of keys and values", _words_of_slurm, _settings_as_text, repeated=True)
+WEIGHTS = ValueKind("a file", lambda text, _: {"weights": text}, lambda file, _: {"weights": file})

@@ -15,7 +15,16 @@ from rigdyno.commands._shared import flags_of
 from rigdyno.errors import BadValue, UsageError
 from rigdyno.plan import load
 from rigdyno.plan.load import Request, from_flags, from_python, from_toml
-from rigdyno.plan.run_options import ARGUMENTS, FLAGS, OF_ARM, OF_DUEL, PLAN_KEYS, RUN_OPTIONS, RunOption, in_python
+from rigdyno.plan.run_options import (
+    ARGUMENTS,
+    FLAGS,
+    OF_ARM,
+    OF_DUEL,
+    PLAN_KEYS,
+    RUN_OPTIONS,
+    RunOption,
+    message_for_python,
+)
 from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SLURM, SWEEP, SWITCH, TEXT, WEIGHTS, WHOLE
 
 # What stands beside the table: how a run is carried out and shown, and what is a duel's alone.
@@ -221,9 +230,8 @@ class TestMessagesInPython:
 
     def test_words_that_are_no_flags_stay(self):
         said = "leave out --remote-python, --set and --quiet; try `rigdyno run x --ranks 2` -- or not"
-        assert (
-            in_python(said) == "leave out remote_python, options and --quiet; try `rigdyno run x --ranks 2` -- or not"
-        )
+        in_python = "leave out remote_python, options and --quiet; try `rigdyno run x --ranks 2` -- or not"
+        assert message_for_python(said) == in_python
 
 
 class TestANewOne:
@@ -256,4 +264,4 @@ class TestANewOne:
 
     def test_an_argument(self):
         assert from_python({"target": "x", "nick_name": "box"}).label == "box"
-        assert in_python("leave out --nick-name") == "leave out nick_name"
+        assert message_for_python("leave out --nick-name") == "leave out nick_name"
