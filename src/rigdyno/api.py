@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +21,14 @@ from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
 from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
+from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_own_loop
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
 from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one_configuration
 from rigdyno.plan.expand import expand, require_sense
-from rigdyno.plan.load import Request
+from rigdyno.plan.load import Request, from_python
 from rigdyno.plan.preflight import look
+from rigdyno.plan.run_options import OF_DUEL, message_for_python
 from rigdyno.report.duel import duel_view, noise_sentence
 from rigdyno.report.format_entry import entry_text
 from rigdyno.report.plan_text import time_sentence
@@ -208,9 +211,19 @@ def carry_out(
     return finished
 
 
-def _carried_out(head: RunHead, out: str | Path | None) -> Run:
-    with sessions(head) as opened:
+def _carried_out(head: RunHead, out: str | Path | None, secret: bytes | None = None) -> Run:
+    with sessions(head, secret=secret) as opened:
         return carry_out(start(head, runs_root(None if out is None else Path(out))), head, opened=opened)
+
+
+@contextmanager
+def _named_as_in_python() -> Iterator[None]:
+    """Messages speak of arguments, not of flags."""
+    try:
+        yield
+    except RigdynoError as error:
+        error.args = (message_for_python(str(error)),)
+        raise
 
 
 def run(
@@ -219,31 +232,32 @@ def run(
     options: Mapping[str, Value] | None = None,
     sweep: Mapping[str, Sequence[Value]] | None = None,
     budget: str | float | None = None,
+    steps: int | None = None,
     soak: str | float | None = None,
     full: bool = False,
     repeat: int | None = None,
     device: str | None = None,
     threads: int | None = None,
-    seed: int = 0,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    hosts: str | Sequence[str] | None = None,
+    remote_python: str | None = None,
+    slurm: Mapping[str, Value] | None = None,
+    rendezvous: str | None = None,
+    secret_file: str | None = None,
+    seed: int | None = None,
     label: str | None = None,
+    update: str | None = None,
+    arrangement: str | None = None,
+    launcher: str | None = None,
     out: str | Path | None = None,
 ) -> Run:
-    """What `rigdyno run TARGET` does: a suite, a workload, or 'FILE.py:FUNCTION'."""
-    request = Request(
-        target=target,
-        options=dict(options or {}),
-        sweep={key: tuple(values) for key, values in (sweep or {}).items()},
-        budget_seconds=None if budget is None else seconds_from(budget),
-        soak_seconds=None if soak is None else seconds_from(soak),
-        full=full,
-        repeat=repeat,
-        device=device,
-        threads=threads,
-        seed=seed,
-        label=label,
-    )
-    head = prepare(request)
-    return _carried_out(head, out)
+    """What `rigdyno run TARGET` does: a suite, a workload, 'FILE.py:FUNCTION', or a plan file; arguments win over it.
+
+    docs/options.md says what they mean. Of nodes that are started by hand, this is the first."""
+    arguments = locals()
+    with _named_as_in_python():
+        return _carried_out(prepare(from_python(arguments)), out, read_secret(secret_file))
 
 
 def duel(
@@ -253,19 +267,25 @@ def duel(
     a: Mapping[str, Value] | None = None,
     b: Mapping[str, Value] | None = None,
     options: Mapping[str, Value] | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    label: str | None = None,
+    update: str | None = None,
     budget: str | float = DUEL_SECONDS,
     margin: float = MARGIN,
-    label: str | None = None,
     out: str | Path | None = None,
 ) -> Run:
     """What `rigdyno duel TARGET [OTHER]` does; the answer is in `.duel.comparison`."""
-    arms = [
-        arm_request(Request(target=arm, options=dict(options or {})), settings or {}, name)
-        for arm, settings, name in ((target, a, "a"), (other or target, b, "b"))
-    ]
-    request = DuelRequest(a=arms[0], b=arms[1], budget_seconds=seconds_from(budget), margin=margin, label=label)
-    head = prepare_duel(request)
-    return _carried_out(head, out)
+    given = locals()
+    with _named_as_in_python():
+        common = {option.python_name: given[option.python_name] for option in OF_DUEL}
+        arms = [
+            arm_request(from_python({**common, "target": arm}), settings or {}, name)
+            for arm, settings, name in ((target, a, "a"), (other or target, b, "b"))
+        ]
+        request = DuelRequest(a=arms[0], b=arms[1], budget_seconds=seconds_from(budget), margin=margin, label=label)
+        return _carried_out(prepare_duel(request), out)
 
 
 def measure(

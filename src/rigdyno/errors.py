@@ -37,13 +37,18 @@ class RigdynoError(Exception):
 
 
 class UsageError(RigdynoError):
-    pass
+    """`key`: the run option that it is about, such as 'repeat' or 'slurm.time'; 'set.size' is the option 'size' of a
+    workload, whether it was set or swept. In a plan file, its line is found by it."""
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class UnknownName(UsageError):
-    def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "", *, key: str | None = None) -> None:
         self.kind, self.name = kind, name
-        super().__init__(f"{where}no {kind} named '{name}'; {suggestion(name, known)}")
+        super().__init__(f"{where}no {kind} named '{name}'; {suggestion(name, known)}", key=key)
 
 
 class BadValue(UsageError):

@@ -30,12 +30,19 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def line_of(path: Path, key: str, table: str = "") -> int | None:
-    """Where a key stands, since the parser doesn't tell: the first line that sets it in that table."""
+    """Where a key stands, since the parser doesn't tell: the first line that sets it in its table; a table's head."""
     inside = ""
-    setting = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*=""")
+    setting = re.compile(rf"\s*{_named(key)}\s*[=.]")
+    outside = re.compile(rf"\s*{_named(table)}\s*(\.\s*{_named(key)}\s*)?=")  # table.key = 1, table = {{ key = 1 }}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
             inside = header[1].strip("\"'")
-        elif inside == table and setting.match(line):
+            if not table and inside == key:
+                return number
+        elif (inside == table and setting.match(line)) or (table and not inside and outside.match(line)):
             return number
     return None
+
+
+def _named(key: str) -> str:
+    return rf"""["']?{re.escape(key)}["']?"""

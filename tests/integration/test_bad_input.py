@@ -49,6 +49,9 @@ WRONG = {
     ("run", "tensor_add", "--launcher", "proces"): "did you mean 'process'?",
     ("run", "tensor_add", "--resume", "runs"): "leave out a target",
     ("run", "--resume", "nowhere"): "no run folder at nowhere",
+    ("run", "--resume", "nowhere", "--seed", "0"): "leave out --seed",
+    ("run", "--resume", "nowhere", "--set", "a=1", "--remote-python", "x"): "leave out --set, --remote-python",
+    ("run", "tensor_add", "--seed"): "'--seed' requires an argument",
     ("run", "--resume", "."): "is not a run folder",
     ("run", "nofile.py:step"): "no file nofile.py here",
     ("run", "step.py"): "try step.py:step",
@@ -58,6 +61,8 @@ WRONG = {
     ("run", "nofile.toml"): "no file nofile.toml",
     ("run", "typo.toml"): "typo.toml:2: no key of a plan named 'bugdet'; did you mean 'budget'?",
     ("run", "option.toml"): "option.toml:3: ",
+    ("run", "option.toml", "--set", "size=0"): "rigdyno: size must be a whole number of at least 1, not 0",
+    ("run", "part.toml"): "part.toml:2: no update named 'plane'; did you mean 'plain'?",
     ("run", "latin.toml"): "latin.toml: not UTF-8 text",
     ("run", "syntax.toml"): "syntax.toml: ",
     ("run", "tensor_add", "--label", b"\xff"): "UTF-8",
@@ -80,6 +85,7 @@ def folder(tmp_path_factory):
     (folder / "broken.py").write_text("def step():\n    return (\n")
     (folder / "typo.toml").write_text('target = "tensor_add"\nbugdet = 5\n')
     (folder / "option.toml").write_text('target = "tensor_add"\n[set]\nsize = "large"\n')
+    (folder / "part.toml").write_text('target = "tensor_add"\nupdate = "plane"\n')
     (folder / "latin.toml").write_bytes(b'target = "\xff"\n')
     (folder / "syntax.toml").write_text("target = \n")
     return folder

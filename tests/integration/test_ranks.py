@@ -183,6 +183,16 @@ def test_a_real_run_of_two_ranks(ranked):
     assert run.records[0].environment.threads == max(1, run.head.system.cpu.usable_cores // 2)
 
 
+def test_the_same_from_python(tmp_path):
+    options = {"batch_size": 2, "image_size": 32, "classes": 10, "learning_rate": 0.001}
+    run = api.run("resnet50", options=options, ranks=2, steps=5, seed=3, launcher="torchrun", out=tmp_path)
+    [record] = run.records
+    assert isinstance(record.outcome, Completed)
+    assert (record.spec.world_size, record.spec.seed, record.spec.launcher) == (2, 3, "torchrun")
+    assert record.spec.budget.max_steps == 5
+    assert record.spec.options == options
+
+
 def test_an_all_reduce_of_one_rank_is_none(ranked):
     result, run = ranked("allreduce", "--ranks", "1", "--budget", "8s")
     assert result.returncode != 0

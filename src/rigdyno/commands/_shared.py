@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +10,8 @@ import click
 
 from rigdyno import catalogue
 from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, UsageError
+from rigdyno.plan.run_options import RunOption
+from rigdyno.plan.values import SWITCH, WHOLE
 from rigdyno.report.page import page_of
 from rigdyno.schema.record import Completed, Failed
 from rigdyno.schema.view import View
@@ -20,6 +22,25 @@ if TYPE_CHECKING:
     from rigdyno.api import Run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def flags_of(options: Sequence[RunOption], *, in_duel: bool = False) -> Callable[[Command], Command]:
+    """The flags of these run options, by the options' names, in their order."""
+
+    def with_flags(function: Command) -> Command:
+        for option in reversed(options):
+            function = click.option(
+                option.flag,
+                option.name,
+                type=int if option.kind is WHOLE else None,
+                is_flag=True if option.kind is SWITCH else None,  # False: click lets it do without a value
+                multiple=option.kind.repeated,
+                metavar=option.metavar,
+                help=(in_duel and option.duel_help) or option.help,
+            )(function)
+        return function
+
+    return with_flags
 
 
 def out_option(function: Command) -> Command:

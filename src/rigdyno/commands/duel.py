@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from rigdyno.commands._shared import exit_code, out_option, outcome_text, root_of
+from rigdyno.commands._shared import exit_code, flags_of, out_option, outcome_text, root_of
 from rigdyno.errors import EXIT_DONE
 from rigdyno.plan.duel import DuelRequest, arm_request
-from rigdyno.plan.load import Request, assignments, from_toml, overridden
+from rigdyno.plan.load import from_flags
+from rigdyno.plan.run_options import OF_ARM, OF_DUEL
+from rigdyno.plan.values import assignments
 from rigdyno.report.page import page_of
 from rigdyno.report.plan_text import plan_lines
 from rigdyno.report.progress import observer_for
@@ -24,8 +25,8 @@ Examples:
   rigdyno duel matmul_peak --b python=other/bin/python
 """
 
-
-OF_ONE_ARM = "Of A alone: an option, threads, seed, device, update, arrangement or python."
+*_OTHERS, _LAST = OF_ARM
+OF_ONE_ARM = f"Of A alone: an option, {', '.join(_OTHERS)} or {_LAST}."
 
 
 @click.command("duel", epilog=EXAMPLES, short_help="A or B? Two configurations, taking turns.")
@@ -33,14 +34,9 @@ OF_ONE_ARM = "Of A alone: an option, threads, seed, device, update, arrangement 
 @click.argument("other", required=False, metavar="[FOR B]")
 @click.option("--a", "a_settings", multiple=True, metavar="KEY=VALUE", help=OF_ONE_ARM)
 @click.option("--b", "b_settings", multiple=True, metavar="KEY=VALUE", help="The same of B.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option of both.")
+@flags_of(OF_DUEL, in_duel=True)
 @click.option("--budget", metavar="TIME", default="2m", show_default=True, help="It ends earlier once it is decided.")
 @click.option("--margin", default="1%", show_default=True, help="Differences up to this count as none.")
-@click.option("--device", help="cpu, cuda, cuda:1, xpu, mps; else the best that is here.")
-@click.option("--threads", type=int, help="CPU threads of the framework.")
-@click.option("--seed", type=int, help="Of everything random.")
-@click.option("--update", help="How a batch changes the parameters.")
-@click.option("--label", help="What to call this rig in tables.")
 @out_option
 @click.option("--dry-run", is_flag=True, help="Show the plan, and measure nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
@@ -72,10 +68,11 @@ def command(
 
 
 def duel_request(target: str, other: str, flags: dict[str, Any]) -> DuelRequest:
+    common = {option.name: flags.get(option.name) for option in OF_DUEL}
     arms = []
     for name, given in (("a", target), ("b", other)):
         settings = assignments(flags.get(f"{name}_settings") or (), f"--{name}")
-        arms.append(arm_request(_common(given, flags), settings, f"--{name}", text=True))
+        arms.append(arm_request(from_flags({"target": given, **common}), settings, f"--{name}", text=True))
     return DuelRequest(
         a=arms[0],
         b=arms[1],
@@ -83,10 +80,3 @@ def duel_request(target: str, other: str, flags: dict[str, Any]) -> DuelRequest:
         margin=share_from(flags["margin"]),
         label=flags.get("label"),
     )
-
-
-def _common(target: str, flags: dict[str, Any]) -> Request:
-    fields = {name: flags.get(name) for name in ("device", "threads", "seed", "update")}
-    fields["options"] = dict(assignments(flags.get("settings") or (), "--set"))
-    plan = from_toml(Path(target)) if target.endswith(".toml") else Request(target=target)
-    return overridden(plan, fields)

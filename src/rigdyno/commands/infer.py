@@ -13,7 +13,7 @@ import click
 
 from rigdyno.clock import SystemClock
 from rigdyno.errors import EXIT_DONE, EXIT_FAILED, BadValue, Interrupted, UsageError
-from rigdyno.plan.load import assignments
+from rigdyno.plan.values import assignments
 from rigdyno.report.infer import done_lines, plan_lines, tell, watcher_for
 from rigdyno.report.page import Page, page_of
 from rigdyno.units import bytes_from

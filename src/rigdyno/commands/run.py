@@ -8,20 +8,18 @@ from typing import Any
 
 import click
 
-from rigdyno.commands._shared import exit_code, out_option, outcome_text, root_of
+from rigdyno.commands._shared import exit_code, flags_of, out_option, outcome_text, root_of
 from rigdyno.errors import EXIT_DONE, DamagedRun, UsageError
-from rigdyno.launchers._children import SECRET_VARIABLE
 from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_own_loop, workload_of
-from rigdyno.plan.hosts import read_hosts
-from rigdyno.plan.load import Request, assignments, from_toml, overridden, sweeps
+from rigdyno.plan.load import Request, from_flags, is_given
+from rigdyno.plan.run_options import FLAGS
 from rigdyno.report.page import page_of
 from rigdyno.report.plan_text import plan_lines
 from rigdyno.report.progress import observer_for
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.spec import RunSpec
 from rigdyno.store.folder import RunFolder
-from rigdyno.units import seconds_from
 
 EXAMPLES = """\b
 Examples:
@@ -38,33 +36,7 @@ Examples:
 
 @click.command("run", epilog=EXAMPLES, short_help="Measure a suite, a plan, a workload or your own step.")
 @click.argument("target", required=False, metavar="SUITE|PLAN.toml|WORKLOAD|FILE.py:FUNCTION")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option of the workload.")
-@click.option("--sweep", multiple=True, metavar="KEY=A,B", help="Every one of these values in turn.")
-@click.option("--weights", metavar="FILE", help="A state dict to begin with, for a model that takes one.")
-@click.option("--budget", metavar="TIME", help="For everything together: 30s, 5m, 1h.")
-@click.option("--steps", type=int, help="At most so many steps after warm-up, in each process.")
-@click.option("--soak", metavar="TIME", help="One long run: burst against sustained, throttling recognised.")
-@click.option("--full", is_flag=True, help="A suite at full length.")
-@click.option("--repeat", type=int, help="Processes for each configuration.")
-@click.option("--device", help="cpu, cuda, cuda:1, xpu, mps; else the best that is here.")
-@click.option("--threads", type=int, help="CPU threads of the framework.")
-@click.option("--ranks", type=int, help="Processes that work together on a node: at most so many in a suite.")
-@click.option("--nodes", type=int, help="Machines that work together; the same command on each of them.")
-@click.option("--node-rank", type=int, help="Which of them this one is, from 0; tables are made on the first.")
-@click.option(
-    "--hosts", metavar="A,B|FILE", help="The machines by name, this one first: the others are reached by ssh."
-)
-@click.option("--remote-python", metavar="FILE", help="The interpreter on the other machines; else of the same path.")
-@click.option("--slurm", multiple=True, metavar="KEY[=VALUE]", help="Of salloc: partition, time, account, gres, ...")
-@click.option("--rendezvous", metavar="HOST:PORT", help="Where the first one is found, and a free port of it.")
-@click.option(
-    "--secret-file", metavar="FILE", help=f"What nodes started by hand know each other by (else ${SECRET_VARIABLE})."
-)
-@click.option("--seed", type=int, help="Of everything random.")
-@click.option("--label", help="What to call this rig in tables.")
-@click.option("--update", help="How a batch changes the parameters.")
-@click.option("--arrangement", help="How parties share the work.")
-@click.option("--launcher", help="How workers are started; inline for debugging.")
+@flags_of(FLAGS)
 @out_option
 @click.option(
     "--resume",
@@ -94,7 +66,7 @@ def command(
     if resume is not None:
         folder, head = _resumed(resume, target, flags)
     else:
-        request = _request(target, flags)
+        request = from_flags({"target": target, **flags})
         if request.node_rank > 0:
             return _take_part(request, read_secret(secret_file), quiet=quiet)
         head = api.prepare(request)
@@ -126,7 +98,8 @@ def _take_part(request: Request, secret: bytes | None, *, quiet: bool) -> int:
 
 
 def _resumed(resume: str, target: str | None, flags: dict[str, Any]) -> tuple[RunFolder, RunHead]:
-    given = [name for name, value in {"a target": target, **flags}.items() if value not in (None, (), False)]
+    given = ["a target"] if target is not None else []
+    given += [option.flag for option in FLAGS if is_given(flags.get(option.name))]
     if given:
         raise UsageError(f"--resume goes on with its own plan: leave out {', '.join(given)}")
     folder = RunFolder.existing(Path(resume))
@@ -144,20 +117,3 @@ def _require_runnable(spec: RunSpec) -> None:
     if is_own_loop(spec):
         raise UsageError(f"'{spec.workload}' was measured inside a script of yours: run that script again")
     workload_of(spec)
-
-
-def _request(target: str | None, flags: dict[str, Any]) -> Request:
-    fields = {name: value for name, value in flags.items() if name not in ("settings", "sweep", "budget", "soak")}
-    if fields.pop("hosts", None):
-        hosts = read_hosts(flags["hosts"])
-        fields["hosts"], fields["nodes"] = hosts, fields.get("nodes") or len(hosts)
-    fields["options"] = dict(assignments(flags.get("settings") or (), "--set"))
-    if weights := fields.pop("weights", None):
-        fields["options"]["weights"] = weights
-    fields["slurm"] = {key: value for key, _, value in (pair.partition("=") for pair in flags.get("slurm") or ())}
-    fields["sweep"] = sweeps(flags.get("sweep") or ())
-    for name in ("budget", "soak"):
-        fields[f"{name}_seconds"] = seconds_from(flags[name]) if flags.get(name) else None
-    if target is not None and target.endswith(".toml"):
-        return overridden(from_toml(Path(target)), fields)
-    return overridden(Request(target=target or ""), fields)

@@ -43,7 +43,8 @@ def fitted(
             return [_with_seconds(share, factor) for share in shares]
         tight, shares = shares, (None if keep_repeats else _with_fewer(shares)) or _with_less(shares)
     least = sum((share.start + share.least) * share.repeat for share in tight)
-    raise BadValue(f"a budget of {show_seconds(seconds)} is too short: this takes at least {show_seconds(least)}")
+    need = f"this takes at least {show_seconds(least)}"
+    raise BadValue(f"a budget of {show_seconds(seconds)} is too short: {need}", key="budget")
 
 
 def with_needs(wanted: Sequence[Wanted]) -> list[Wanted]:

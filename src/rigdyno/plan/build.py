@@ -79,7 +79,7 @@ def configured(kind: type, name: str, options: Mapping[str, Value]) -> Any:
     known = option_types(kind)
     for key in options:
         if key not in known:
-            raise UnknownName(f"option of {name}", key, known)
+            raise UnknownName(f"option of {name}", key, known, key=f"set.{key}")
     return kind(**{key: converted(value, known[key], key) for key, value in options.items()})
 
 
@@ -94,7 +94,7 @@ def converted(value: Value, wanted: Any, key: str, *, text: bool = False) -> Val
     try:
         return cast(Value, msgspec.convert(value, wanted, strict=not text))
     except msgspec.ValidationError:
-        raise BadValue(f"{key} must be {_named(wanted)}, not {value!r}") from None
+        raise BadValue(f"{key} must be {_named(wanted)}, not {value!r}", key=f"set.{key}") from None
 
 
 def _named(wanted: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -13,7 +12,6 @@ from rigdyno.plan.build import option_types, workload_of
 from rigdyno.plan.expand import expand, plan_name
 from rigdyno.plan.load import Request
 from rigdyno.plan.pairs import (
-    ARM_KEYS,
     LEAST_MEASURED_SECONDS,
     MOST_MEASURED_SECONDS,
     START_TOGETHER,
@@ -21,6 +19,7 @@ from rigdyno.plan.pairs import (
     pair_cells,
 )
 from rigdyno.plan.preflight import Resources
+from rigdyno.plan.run_options import OF_ARM
 from rigdyno.schema.spec import DuelPlan, Plan, RunSpec, Value
 from rigdyno.schema.system import System
 from rigdyno.units import show_seconds
@@ -46,34 +45,26 @@ class DuelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def arm_request(common: Request, settings: Mapping[str, Value], flag: str, *, text: bool = False) -> Request:
     """What both arms have in common, with the settings of one; `text`: as they came from a command line."""
-    own = {key: _typed(key, settings[key], flag) for key in ARM_KEYS if key in settings}
-    options = {key: value for key, value in settings.items() if key not in ARM_KEYS}
+    own = {key: OF_ARM[key].read(settings[key], f"{flag} {key}", text=text) for key in OF_ARM if key in settings}
+    options = {key: value for key, value in settings.items() if key not in OF_ARM}
     _require_known(common.target, options)
     return msgspec.structs.replace(
         common,
         **own,
         options={**common.options, **options},
         text_keys=(*common.text_keys, *(options if text else ())),
-        places={key: place for key, place in common.places.items() if key not in options},
+        places={**common.places, **dict.fromkeys((*own, *(f"set.{key}" for key in options)), "")},
     )
-
-
-def _typed(key: str, value: Value, flag: str) -> Any:
-    try:
-        return msgspec.convert(value, ARM_KEYS[key], strict=False)
-    except msgspec.ValidationError:
-        wanted = "a whole number" if ARM_KEYS[key] is int else "text"
-        raise BadValue(f"{flag} {key} must be {wanted}, not {value!r}") from None
 
 
 def _require_known(target: str, options: Iterable[str]) -> None:
     """A misspelt 'thread' means the arm's own setting, which the workload doesn't know of."""
     if target not in catalogue.names("workload"):
         return
-    known = (*option_types(catalogue.load("workload", target)), *ARM_KEYS)
+    known = (*option_types(catalogue.load("workload", target)), *OF_ARM)
     for key in options:
         if key not in known:
-            raise UnknownName(f"option of {target}", key, known)
+            raise UnknownName(f"option of {target}", key, known, key=f"set.{key}")
 
 
 def expand_duel(request: DuelRequest, system: System, device: str, resources: Resources) -> Plan:

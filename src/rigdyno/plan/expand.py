@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
 from rigdyno.plan.budget import fitted, is_too_short, with_needs
 from rigdyno.plan.build import is_function, option_types, scope_of, usual_arrangement, workload_of
 from rigdyno.plan.cells import cells_of
-from rigdyno.plan.load import Request
+from rigdyno.plan.load import Request, placed
 from rigdyno.plan.noise import NoisePlan, noise_plan
 from rigdyno.plan.options import varied
 from rigdyno.plan.preflight import Resources
@@ -34,13 +34,13 @@ SPARE_SHARE = 0.15  # of the planned time, for more processes where intervals ar
 
 def expand(request: Request, system: System, device: str, resources: Resources) -> Plan:
     """`device`: what to use where the request doesn't say."""
-    with _placed(request):
+    with placed(request.places):
         return _expanded(request, system, device, resources)
 
 
 def require_sense(request: Request) -> None:
     """What can be said without a look at the machine, which takes seconds: a slip of the finger is answered at once."""
-    with _placed(request):
+    with placed(request.places):
         _require_parts(request)
         if request.target not in catalogue.names("suite"):
             for wanted in _of_workload(request, request.device or "cpu", None):
@@ -48,29 +48,13 @@ def require_sense(request: Request) -> None:
                     workload_of(wanted.spec)
 
 
-@contextmanager
-def _placed(request: Request) -> Iterator[None]:
-    """Says where in a plan file it stands, if something in it is wrong."""
-    try:
-        yield
-    except UsageError as error:
-        place = _place(error, request)
-        if not place:
-            raise
-        raise BadValue(f"{place}: {error}") from None
-
-
-def _place(error: UsageError, request: Request) -> str:
-    """Where in a plan file the option stands that the message speaks of; else the file, if there is one."""
-    spoken_of = [key for key in request.places if key and re.search(rf"(^|'){re.escape(key)}('| )", str(error))]
-    return request.places.get(spoken_of[0] if spoken_of else "", "")
-
-
 def _expanded(request: Request, system: System, device: str, resources: Resources) -> Plan:
     chosen = request.device or device
     _require_parts(request)
     if chosen == "cpu" and request.threads is None and request.launcher and scope_of(request.launcher) == "elsewhere":
-        raise UsageError("this machine doesn't tell how many cores a rank on another has; add --threads, or --device")
+        raise UsageError(
+            "this machine doesn't tell how many cores a rank on another has; add --threads, or --device", key="launcher"
+        )
     suite = request.target if request.target in catalogue.names("suite") else None
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
     refused = {cell.spec.key() for cell in _cells(wanted, system, resources) if cell.refusal is not None}
@@ -171,30 +155,32 @@ def _require_parts(request: Request) -> None:
     wanted = {"update": request.update, "arrangement": request.arrangement, "launcher": request.launcher}
     for kind, name in wanted.items():
         if name is not None and name not in catalogue.names(kind):
-            raise UnknownName(kind, name, catalogue.names(kind))
-    if request.launcher is not None:
-        _require_scope(request.launcher, request)
+            raise UnknownName(kind, name, catalogue.names(kind), key=kind)
+    objection = _objection_to(request.launcher, request) if request.launcher is not None else None
+    if objection is not None:
+        raise UsageError(objection, key="launcher")
 
 
-def _require_scope(launcher: str, request: Request) -> None:
+def _objection_to(launcher: str, request: Request) -> str | None:
     scope = scope_of(launcher)
     if scope == "nodes" and request.nodes == 1:
-        raise UsageError(f"the launcher '{launcher}' is for several nodes; add --hosts, or --nodes and --rendezvous")
+        return f"the launcher '{launcher}' is for several nodes; add --hosts, or --nodes and --rendezvous"
     if launcher == "ssh" and not request.hosts:
-        raise UsageError("the launcher 'ssh' needs to know where; add --hosts")
+        return "the launcher 'ssh' needs to know where; add --hosts"
     if launcher == "by_hand" and request.hosts:
-        raise UsageError("--hosts are reached over ssh; leave out --launcher by_hand")
+        return "--hosts are reached over ssh; leave out --launcher by_hand"
     if scope in ("process", "machine") and request.nodes > 1:
-        raise UsageError(f"the launcher '{launcher}' starts ranks on this machine alone; leave out --launcher")
+        return f"the launcher '{launcher}' starts ranks on this machine alone; leave out --launcher"
     if scope == "process" and (request.ranks or 1) > 1:
-        raise UsageError(f"the launcher '{launcher}' starts one process, not {request.ranks}; leave out --launcher")
+        return f"the launcher '{launcher}' starts one process, not {request.ranks}; leave out --launcher"
+    return None
 
 
 def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]:
     suite: Suite = catalogue.load("suite", request.target)()
     for kind, name, default in (("update", request.update, "plain"), ("arrangement", request.arrangement, None)):
         if name != default:
-            raise UsageError(f"suite {request.target} chooses its own {kind}; leave out --{kind}")
+            raise UsageError(f"suite {request.target} chooses its own {kind}; leave out --{kind}", key=kind)
     wanted = suite.cells(
         SuiteRequest(
             system=system,
@@ -221,7 +207,7 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
     known = {key for spec in specs for key in option_types(catalogue.load("workload", spec.workload))}
     for key in (*request.options, *request.sweep):
         if key not in known:
-            raise UnknownName(f"option in suite {request.target}", key, known)
+            raise UnknownName(f"option in suite {request.target}", key, known, key=f"set.{key}")
 
 
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
@@ -243,7 +229,7 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
     """`system`: None where nobody has looked yet."""
     _require_target(request.target, {*request.options, *request.sweep})
     if request.full:
-        raise UsageError("--full is for suites; a workload takes --set, --budget and --steps")
+        raise UsageError("--full is for suites; a workload takes --set, --budget and --steps", key="full")
     budget = Budget(seconds=DEFAULT_SECONDS, max_steps=request.steps)
     if request.soak_seconds is not None:
         budget = Budget(seconds=request.soak_seconds, stop="clock")
@@ -274,14 +260,14 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
 
 def _require_target(target: str, options: set[str]) -> None:
     if not target:
-        raise UsageError("what shall be run? `rigdyno list` shows what there is")
+        raise UsageError("what shall be run? `rigdyno list` shows what there is", key="target")
     if is_function(target):
         require_function(target, options - {"unit"})
     elif target.endswith(".py"):
-        raise UsageError(f"which function of {target}? try {target}:step")
+        raise UsageError(f"which function of {target}? try {target}:step", key="target")
     elif target not in catalogue.names("workload"):
         known = (*catalogue.names("suite"), *catalogue.names("workload"))
-        raise UnknownName("suite or workload", target, known)
+        raise UnknownName("suite or workload", target, known, key="target")
 
 
 def _complain_if_nothing_fits(cells: Sequence[Cell]) -> None:

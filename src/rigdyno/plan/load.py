@@ -1,18 +1,22 @@
-"""What the user asks for, from flags or from a TOML plan that says the same."""
+"""What the user asks for: flags, a plan file that says the same, and arguments of Python become a request."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from rigdyno.errors import BadValue, UnknownName, UsageError
+from rigdyno.plan.run_options import ARGUMENTS, PLAN_KEYS, RUN_OPTIONS, RunOption
+from rigdyno.plan.values import TEXT, WHOLE
 from rigdyno.schema.spec import Value, is_endpoint
 from rigdyno.toml import line_of, read_toml
-from rigdyno.units import seconds_from
+
+_SLURM_KEY = re.compile(r"[a-z][a-z0-9-]*")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,191 +46,189 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str | None = None
     python: str | None = None  # the interpreter of another environment
     text_keys: tuple[str, ...] = ()  # options that came as text: '12' may be a number
-    places: dict[str, str] = {}  # options that stand in a file, and where: "plan.toml:3"; the file itself under ""
+    places: dict[str, str] = {}  # of options in a plan file: "plan.toml:3", "" where a flag won; the file's under ""
 
     def __post_init__(self) -> None:
         _check(self)
 
 
-MOST_NODES = 10_000
-_SLURM_KEY = re.compile(r"[a-z][a-z0-9-]*")
-MOST_REPEATS = 1000  # more is a slip of the finger: nobody waits for it
-
-
 def _check(request: Request) -> None:
-    _require_utf8(request)
+    for option in RUN_OPTIONS:
+        value = getattr(request, option.request_field) if option.of_request else None
+        if option.kind is WHOLE and value is not None:
+            option.require_range(value)
+        if option.kind is TEXT:
+            _require_utf8(option.name, value or "")
+    _check_tables(request)
+    if request.soak_seconds is not None and request.budget_seconds is not None:
+        raise UsageError("a soak is as long as it says: give --soak or --budget, not both", key="soak")
+    if request.soak_seconds is not None and request.steps is not None:
+        raise UsageError("a soak ends with its time: leave out --steps", key="steps")
+    if request.soak_seconds is not None and request.full:
+        raise UsageError("--soak and --full are two different runs; choose one", key="soak")
+    _check_nodes(request)
+    _check_slurm(request)
+
+
+def _require_utf8(name: str, text: str) -> None:
+    """A record is UTF-8: what a command line brings as other bytes couldn't be written."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadValue(f"the {name} is not UTF-8 text: {text!r}", key=name) from None
+
+
+def _check_tables(request: Request) -> None:
     twice = sorted(set(request.options) & set(request.sweep))
     if twice:
-        raise UsageError(f"'{twice[0]}' is both set and swept; choose one")
-    if request.soak_seconds is not None and request.budget_seconds is not None:
-        raise UsageError("a soak is as long as it says: give --soak or --budget, not both")
-    if request.soak_seconds is not None and request.steps is not None:
-        raise UsageError("a soak ends with its time: leave out --steps")
-    if request.soak_seconds is not None and request.full:
-        raise UsageError("--soak and --full are two different runs; choose one")
-    for name, number in _counts(request).items():
-        if number is not None and number < 1:
-            raise BadValue(f"{name} must be at least 1, not {number}")
-    _check_nodes(request)
-    if request.repeat is not None and request.repeat > MOST_REPEATS:
-        raise BadValue(f"repeat must be at most {MOST_REPEATS}, not {request.repeat}")
-    if not 0 <= request.seed < 2**63:
-        raise BadValue(f"seed must not be negative, nor 2**63 or more; it is {request.seed}")
+        raise UsageError(f"'{twice[0]}' is both set and swept; choose one", key=f"sweep.{twice[0]}")
     empty = [key for key, values in request.sweep.items() if not values]
     if empty:
-        raise BadValue(f"the sweep over '{empty[0]}' has no value")
+        raise BadValue(f"the sweep over '{empty[0]}' has no value", key=f"sweep.{empty[0]}")
 
 
 def _check_nodes(request: Request) -> None:
-    if not 1 <= request.nodes <= MOST_NODES:
-        raise BadValue(f"nodes must be between 1 and {MOST_NODES}, not {request.nodes}")
     if request.nodes == 1 and (request.node_rank or request.rendezvous):
-        raise UsageError("--node-rank and --rendezvous are for several nodes; add --nodes")
+        key = "rendezvous" if request.rendezvous else "node_rank"
+        raise UsageError("--node-rank and --rendezvous are for several nodes; add --nodes", key=key)
     if not 0 <= request.node_rank < request.nodes:
-        most = request.nodes - 1
-        raise BadValue(f"node_rank must be between 0 and {most} with {request.nodes} nodes, not {request.node_rank}")
+        between = f"between 0 and {request.nodes - 1} with {request.nodes} nodes"
+        raise BadValue(f"node_rank must be {between}, not {request.node_rank}", key="node_rank")
     if request.hosts and (len(request.hosts) != request.nodes or request.node_rank):
-        raise UsageError("--hosts says how many nodes there are, and starts them: leave out --nodes and --node-rank")
+        raise UsageError(
+            "--hosts says how many nodes there are, and starts them: leave out --nodes and --node-rank", key="nodes"
+        )
     if request.rendezvous and (request.hosts or request.launcher == "slurm"):
-        raise UsageError("--rendezvous is for nodes that are started by hand: leave it out")
+        raise UsageError("--rendezvous is for nodes that are started by hand: leave it out", key="rendezvous")
     by_hand = request.nodes > 1 and not request.hosts and request.launcher != "slurm"
     if by_hand and not is_endpoint(request.rendezvous):
         wrong = f"not '{request.rendezvous}'" if request.rendezvous else "with --rendezvous"
         others = "or --hosts, or --launcher slurm"
-        raise BadValue(f"several nodes need HOST:PORT of the first one, {wrong}; e.g. 10.0.0.1:29500; {others}")
-    _check_slurm(request)
+        raise BadValue(
+            f"several nodes need HOST:PORT of the first one, {wrong}; e.g. 10.0.0.1:29500; {others}",
+            key="rendezvous" if request.rendezvous else "nodes",
+        )
 
 
 def _check_slurm(request: Request) -> None:
     if request.launcher != "slurm":
         if request.slurm:
-            raise UsageError("--slurm says what to ask of Slurm; add --launcher slurm")
+            raise UsageError("--slurm says what to ask of Slurm; add --launcher slurm", key="slurm")
         if request.remote_python and not request.hosts:
-            raise UsageError("--remote-python is for nodes that Rigdyno starts by itself; add --hosts")
+            wrong = "--remote-python is for nodes that Rigdyno starts by itself; add --hosts"
+            raise UsageError(wrong, key="remote_python")
         return
     if request.hosts:
-        raise UsageError("--hosts are reached over ssh, and Slurm has its own: leave out one of them")
+        raise UsageError("--hosts are reached over ssh, and Slurm has its own: leave out one of them", key="hosts")
     if request.ranks is None:
-        raise UsageError("this machine doesn't tell how many ranks a node of Slurm has room for; add --ranks")
-    wrong = [key for key in request.slurm if not _SLURM_KEY.fullmatch(key)]
-    if wrong:
-        raise BadValue(f"slurm takes options of salloc such as partition or time, not '{wrong[0]}'")
+        wrong = "this machine doesn't tell how many ranks a node of Slurm has room for; add --ranks"
+        raise UsageError(wrong, key="launcher")
+    bad = [key for key in request.slurm if not _SLURM_KEY.fullmatch(key)]
+    if bad:
+        wrong = f"slurm takes options of salloc such as partition or time, not '{bad[0]}'"
+        raise BadValue(wrong, key=f"slurm.{bad[0]}")
 
 
-def _counts(request: Request) -> dict[str, int | None]:
-    return {name: getattr(request, name) for name in ("repeat", "threads", "steps", "ranks")}
+def from_flags(flags: Mapping[str, Any]) -> Request:
+    """As click gives them, by the options' names; the target may be a plan file, which they win over."""
+    given = {name: value for name, value in flags.items() if is_given(value)}
+    fields = _fields({option: given[option.name] for option in RUN_OPTIONS if option.name in given}, "flag")
+    fields["text_keys"] = (*fields.get("options", {}), *fields.get("sweep", {}))
+    return _request(fields)
 
 
-def _require_utf8(request: Request) -> None:
-    """A record is UTF-8: what a command line brings as other bytes couldn't be written."""
-    for name in ("target", "device", "label"):
-        try:
-            (getattr(request, name) or "").encode()
-        except UnicodeEncodeError:
-            raise BadValue(f"the {name} is not UTF-8 text: {getattr(request, name)!r}") from None
+def from_python(arguments: Mapping[str, Any]) -> Request:
+    """The same from arguments of `rigdyno.run` or `rigdyno.duel`, by their names there; others are left alone."""
+    given = {name: value for name, value in arguments.items() if is_given(value)}
+    return _request(_fields({ARGUMENTS[name]: given[name] for name in ARGUMENTS if name in given}, "python_name"))
 
 
-def assignments(pairs: Sequence[str], flag: str) -> dict[str, str]:
-    """`--set key=value`, given any number of times."""
-    found: dict[str, str] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key.strip():
-            raise BadValue(f"{flag} takes key=value, not '{pair}'")
-        if key.strip() in found:
-            raise BadValue(f"{flag} gives '{key.strip()}' twice")
-        found[key.strip()] = value.strip()
-    return found
+def is_given(value: Any) -> bool:
+    return value is not None and value is not False and not (isinstance(value, (str, tuple)) and not value)
 
 
-def sweeps(pairs: Sequence[str]) -> dict[str, tuple[Value, ...]]:
-    return {
-        key: tuple(value.strip() for value in values.split(",") if value.strip())
-        for key, values in assignments(pairs, "--sweep").items()
-    }
+def _fields(given: Mapping[RunOption, Any], called: Literal["flag", "name", "python_name"]) -> dict[str, Any]:
+    """Of a request. `called`: how whoever gave them calls the options."""
+    fields: dict[str, Any] = {}
+    for option, value in given.items():
+        if option.of_request:
+            read = option.read(value, getattr(option, called), text=called == "flag")
+            before = fields.get(option.request_field, {})
+            fields[option.request_field] = {**before, **read} if isinstance(read, dict) else read
+    if "hosts" in fields:
+        fields.setdefault("nodes", len(fields["hosts"]))
+    return fields
 
 
-_DURATIONS = {"budget": "budget_seconds", "soak": "soak_seconds"}
-_TABLES = ("set", "sweep", "slurm")
-_PLAIN = {
-    "target": str, "full": bool, "repeat": int, "steps": int, "device": str, "threads": int, "seed": int,
-    "ranks": int, "nodes": int, "rendezvous": str, "remote_python": str,
-    "label": str, "update": str, "arrangement": str, "launcher": str,
-}  # fmt: skip
-
-
-def from_toml(path: Path) -> Request:
-    document = read_toml(path)
-    known = (*_PLAIN, *_DURATIONS, *_TABLES)
-    for key in document:
-        if key not in known:
-            raise UnknownName("key of a plan", key, known, where=f"{_at(path, key)}: ")
-    if "target" not in document:
-        raise BadValue(f'{path}: a plan needs a target, e.g. target = "device"')
-    fields = {key: _plain(path, key, document[key]) for key in _PLAIN if key in document}
-    fields |= {_DURATIONS[key]: _duration(path, key, document[key]) for key in _DURATIONS if key in document}
-    fields |= {"options": _options(path, document.get("set", {})), "sweep": _sweep(path, document.get("sweep", {}))}
-    fields["slurm"] = {key: str(value) for key, value in _options(path, document.get("slurm", {}), "slurm").items()}
-    fields["places"] = {"": str(path)} | {
-        key: _at(path, key, name) for name in ("set", "sweep") for key in document.get(name, {})
-    }
-    try:
+def _request(fields: dict[str, Any]) -> Request:
+    if not fields.get("target", "").endswith(".toml"):
         return Request(**fields)
-    except UsageError as error:
-        key = str(error).partition(" ")[0]  # such messages begin with the key, where there is one
-        raise BadValue(f"{_at(path, key) if key in document else path}: {error}") from None
+    return from_toml(Path(fields.pop("target")), over=fields)
 
 
-def _at(path: Path, key: str, table: str = "") -> str:
-    line = line_of(path, key, table)
-    return f"{path}:{line}" if line else str(path)
+def from_toml(path: Path, over: Mapping[str, Any] | None = None) -> Request:
+    """`over`: fields of the request that win over the file, tables key by key."""
+    document = read_toml(path)
+    lines = {"": str(path), **_lines(path, document)}
+    with placed(lines):
+        fields = _fields_of_plan(document)
+    places = {**lines, **_nowhere(over or {})}
+    with placed(places):
+        return Request(**_merged(fields, over or {}), places=places)
 
 
-def _plain(path: Path, key: str, value: Any) -> Any:
-    wanted = _PLAIN[key]
-    if type(value) is not wanted:
-        words = {str: "text in quotes", bool: "true or false", int: "a whole number"}[wanted]
-        raise BadValue(f"{_at(path, key)}: {key} must be {words}, not {value!r}")
-    return value
+def _fields_of_plan(document: Mapping[str, Any]) -> dict[str, Any]:
+    for key in document:
+        if key not in PLAN_KEYS:
+            raise UnknownName("key of a plan", key, PLAN_KEYS, key=key)
+    if "target" not in document:
+        raise BadValue('a plan needs a target, e.g. target = "device"')
+    return _fields({PLAN_KEYS[key]: value for key, value in document.items()}, "name")
 
 
-def _duration(path: Path, key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise BadValue(f'{_at(path, key)}: {key} must be a duration such as "5m", not {value!r}')
-    try:
-        return seconds_from(value)
-    except BadValue as error:
-        raise BadValue(f"{_at(path, key)}: {key}: {error}") from None
+def _lines(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
+    keys = [("", key) for key in document]
+    keys += [(table, key) for table, value in document.items() if isinstance(value, Mapping) for key in value]
+    found = {f"{table}.{key}" if table else key: line_of(path, key, table) for table, key in keys}
+    return {key: f"{path}:{line}" for key, line in found.items() if line is not None}
 
 
-def _options(path: Path, table: Any, name: str = "set") -> dict[str, Value]:
-    _require_table(path, name, table)
-    for key, value in table.items():
-        if not isinstance(value, (bool, int, float, str)):
-            raise BadValue(f"{_at(path, key, name)}: {key} must be a number, text, true or false, not {value!r}")
-    return dict(table)
+def _nowhere(over: Mapping[str, Any]) -> dict[str, str]:
+    """What doesn't come from the file, even if it stands there too, has no place in it."""
+    keys = [option.name for option in RUN_OPTIONS if option.request_field in over]
+    own = (*over.get("options", ()), *over.get("sweep", ()))
+    keys += [f"{table}.{key}" for table in ("set", "sweep") for key in own]
+    keys += [f"slurm.{key}" for key in over.get("slurm", ())]
+    return dict.fromkeys(keys, "")
 
 
-def _sweep(path: Path, table: Any) -> dict[str, tuple[Value, ...]]:
-    _require_table(path, "sweep", table)
-    for key, values in table.items():
-        if not isinstance(values, list) or not all(isinstance(value, (bool, int, float, str)) for value in values):
-            raise BadValue(f"{_at(path, key, 'sweep')}: {key} must be a list such as [1, 2, 4], not {values!r}")
-    return {key: tuple(values) for key, values in table.items()}
-
-
-def _require_table(path: Path, name: str, table: Any) -> None:
-    if not isinstance(table, Mapping):
-        raise BadValue(f"{_at(path, name)}: {name} must be a table: [{name}], then key = value")
-
-
-def overridden(plan: Request, flags: Mapping[str, Any]) -> Request:
-    """Flags win over the file; options are merged key by key."""
-    given = {key: value for key, value in flags.items() if value is not None and value is not False and value != ""}
-    text_keys = (*given.get("options", {}), *given.get("sweep", {}))
-    given["slurm"] = {**plan.slurm, **given.get("slurm", {})}
+def _merged(plan: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**plan, **over}
+    own = {*over.get("options", ()), *over.get("sweep", ())}  # set in one and swept in the other, the file gives way
     for table in ("options", "sweep"):
-        kept = {key: value for key, value in getattr(plan, table).items() if key not in text_keys}
-        given[table] = {**kept, **given.get(table, {})}
-    places = {key: place for key, place in plan.places.items() if key not in text_keys}
-    return msgspec.structs.replace(plan, **given, text_keys=text_keys, places=places)
+        kept = {key: value for key, value in plan.get(table, {}).items() if key not in own}
+        merged[table] = {**kept, **over.get(table, {})}
+    merged["slurm"] = {**plan.get("slurm", {}), **over.get("slurm", {})}
+    return merged
+
+
+@contextmanager
+def placed(places: Mapping[str, str]) -> Iterator[None]:
+    """Says where in a plan file it stands, if something in it is wrong."""
+    try:
+        yield
+    except UsageError as error:
+        place = _place(error.key, places)
+        if not place:
+            raise
+        raise BadValue(f"{place}: {error}", key=error.key) from None
+
+
+def _place(key: str | None, places: Mapping[str, str]) -> str:
+    """Of what an error is about; else the file itself, if there is one."""
+    file = places.get("", "")
+    if key is None:
+        return file
+    table, _, name = key.partition(".")
+    swept = f"sweep.{name}" if table == "set" else key  # a workload knows its options, not who set or swept them
+    return places.get(key, places.get(swept, file))

@@ -33,16 +33,16 @@ def _typed(workload: str, key: str, value: Value, types: dict[str, Any], request
     if is_function(workload):
         return _storable(key, _literal(value) if text else value)
     if key not in types:
-        raise UnknownName(f"option of {workload}", key, types)
+        raise UnknownName(f"option of {workload}", key, types, key=f"set.{key}")
     return _storable(key, converted(value, types[key], key, text=text))
 
 
 def _storable(key: str, value: Value) -> Value:
     """A record is JSON in UTF-8, which has no NaN, no infinity and no stray bytes."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadValue(f"{key} must be a finite number, not {value!r}")
+        raise BadValue(f"{key} must be a finite number, not {value!r}", key=f"set.{key}")
     if isinstance(value, str) and not value.isascii() and value.encode("utf-8", "replace").decode() != value:
-        raise BadValue(f"{key} must be UTF-8 text, not {value!r}")
+        raise BadValue(f"{key} must be UTF-8 text, not {value!r}", key=f"set.{key}")
     return value
 
 

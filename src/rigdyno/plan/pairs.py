@@ -6,17 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from rigdyno.plan.run_options import OF_ARM
 from rigdyno.schema.participant import laid_out
 from rigdyno.schema.spec import Arm, Budget, Cell, RunSpec
 
 LEAST_MEASURED_SECONDS = 1.0
 MOST_MEASURED_SECONDS = 8.0  # more turns in one pair narrow nothing: what differs then is the processes
 START_TOGETHER = 1.3  # two processes that start at once hinder each other
-
-# Beside the workload's own options, an arm may have its own: (field of the request, its type).
-ARM_KEYS: Mapping[str, type] = {
-    "threads": int, "seed": int, "device": str, "update": str, "arrangement": str, "python": str,
-}  # fmt: skip
 
 
 def pair_cells(
@@ -45,7 +41,7 @@ def names_of(a: RunSpec, b: RunSpec) -> tuple[str, str]:
 
 
 def _traits(spec: RunSpec) -> dict[str, str]:
-    plain = {key: getattr(spec, key) for key in ("workload", *ARM_KEYS)}
+    plain = {key: getattr(spec, key) for key in ("workload", *OF_ARM)}
     return {key: str(value) for key, value in {**plain, **spec.options}.items() if value is not None}
 
 

@@ -17,7 +17,7 @@ def require_function(target: str, arguments: Collection[str] = ()) -> None:
     names = set(_names(body))
     if function not in names and "*" not in names:
         own = [node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-        raise UnknownName("function", function, own or names, where=f"{file}: ")
+        raise UnknownName("function", function, own or names, where=f"{file}: ", key="target")
     for node in body:
         if isinstance(node, ast.FunctionDef) and node.name == function and not node.decorator_list:
             _require_arguments(node, arguments, file)
@@ -29,21 +29,22 @@ def _require_arguments(function: ast.FunctionDef, given: Collection[str], file: 
         return
     known = {argument.arg for argument in (*taken.args, *taken.kwonlyargs)}
     for name in sorted(set(given) - known):
-        raise UnknownName(f"argument of {function.name}", name, known, where=f"{file}:{function.lineno}: ")
+        where = f"{file}:{function.lineno}: "
+        raise UnknownName(f"argument of {function.name}", name, known, where, key=f"set.{name}")
 
 
 def _parsed(file: str) -> ast.Module:
     try:
         return ast.parse(Path(file).read_bytes(), filename=file)
     except FileNotFoundError:
-        raise UsageError(f"no file {file} here") from None
+        raise UsageError(f"no file {file} here", key="target") from None
     except OSError as error:
-        raise UsageError(f"can't read {file}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"can't read {file}: {(error.strerror or str(error)).lower()}", key="target") from None
     except SyntaxError as error:
         place = f"{file}:{error.lineno}" if error.lineno else file
-        raise UsageError(f"{place} is not Python: {error.msg}") from None
+        raise UsageError(f"{place} is not Python: {error.msg}", key="target") from None
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deeply for the parser
-        raise UsageError(f"{file} is not Python: {error or 'nested too deeply'}") from None
+        raise UsageError(f"{file} is not Python: {error or 'nested too deeply'}", key="target") from None
 
 
 def _names(body: Sequence[ast.stmt]) -> Iterator[str]:

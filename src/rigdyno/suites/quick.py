@@ -23,7 +23,9 @@ class Quick:
 
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
         if request.full or request.soak_seconds is not None:
-            raise UsageError("the first minute is short by design; try `rigdyno run device` with --full or --soak")
+            instead = "`rigdyno run device` with --full or --soak"
+            key = "full" if request.full else "soak"
+            raise UsageError(f"the first minute is short by design; try {instead}", key=key)
         device, repeat = request.device, request.repeat or 1
         limits = [("memory_bandwidth", {}), ("matmul_peak", {"dtype": "float32"})]
         specs = [

@@ -29,7 +29,8 @@ class Scaling:
 
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
         if request.soak_seconds is not None:
-            raise UsageError("the scaling suite has no soak; try `rigdyno run resnet50 --ranks 2 --soak 10m`")
+            instead = "`rigdyno run resnet50 --ranks 2 --soak 10m`"
+            raise UsageError(f"the scaling suite has no soak; try {instead}", key="soak")
         most = request.ranks or request.most_ranks
         repeat = request.repeat or REPEATS
         laid_out = [(ranks, 1) for ranks in sizes(most)] + [(most * nodes, nodes) for nodes in sizes(request.nodes)[1:]]

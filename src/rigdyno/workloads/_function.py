@@ -42,9 +42,9 @@ class Function:
     def __post_init__(self) -> None:
         text("unit", self.unit)
         if not self.unit.strip():
-            raise BadValue("unit must name what is counted, like image or token")
+            raise BadValue("unit must name what is counted, like image or token", key="set.unit")
         if not Path(self.file).is_file():
-            raise BadValue(f"no file '{self.file}'")
+            raise BadValue(f"no file '{self.file}'", key="target")
 
     def refuses(self, system: System, device: str) -> str | None:
         return None

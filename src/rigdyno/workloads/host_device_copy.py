@@ -10,7 +10,7 @@ from rigdyno.contracts import Place, Requirement, Step, Steps
 from rigdyno.errors import BadValue
 from rigdyno.schema.system import System
 from rigdyno.units import bytes_from
-from rigdyno.workloads._options import text
+from rigdyno.workloads._options import size_bytes
 from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, is_everywhere, is_host, waiter
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ class HostDeviceCopy:
     buffer: str = "256MB"
 
     def __post_init__(self) -> None:
-        text("buffer", self.buffer)
-        if bytes_from(self.buffer) < 1:
-            raise BadValue(f"buffer must hold at least a byte, not '{self.buffer}'")
+        if size_bytes("buffer", self.buffer) < 1:
+            raise BadValue(f"buffer must hold at least a byte, not '{self.buffer}'", key="set.buffer")
 
     def refuses(self, system: System, device: str) -> str | None:
         return "needs an accelerator: this device is the host itself" if is_host(device) else None

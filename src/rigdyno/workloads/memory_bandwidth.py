@@ -15,7 +15,7 @@ from rigdyno.contracts import Place, Requirement, Step, Steps
 from rigdyno.errors import BadValue
 from rigdyno.schema.system import System
 from rigdyno.units import bytes_from, show_bytes
-from rigdyno.workloads._options import text
+from rigdyno.workloads._options import size_bytes
 from rigdyno.workloads._room import available_bytes, cache_bytes, system_cache_bytes
 from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, is_everywhere, is_host, waiter
 
@@ -39,9 +39,9 @@ class MemoryBandwidth:
     working_set: str = "auto"
 
     def __post_init__(self) -> None:
-        text("working_set", self.working_set)
-        if self.working_set != "auto" and bytes_from(self.working_set) < _SMALLEST_BYTES:
-            raise BadValue(f"working_set must be at least {show_bytes(_SMALLEST_BYTES)}, not '{self.working_set}'")
+        if self.working_set != "auto" and size_bytes("working_set", self.working_set) < _SMALLEST_BYTES:
+            least = show_bytes(_SMALLEST_BYTES)
+            raise BadValue(f"working_set must be at least {least}, not '{self.working_set}'", key="set.working_set")
 
     def refuses(self, system: System, device: str) -> str | None:
         return None

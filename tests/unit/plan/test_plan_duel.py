@@ -101,7 +101,7 @@ class TestArms:
 
     def test_the_command_lines_own_words(self):
         request = asked(
-            settings=("size=64",), a_settings=("variant=corrected",), b_settings=("threads=1",), budget="5m",
+            set=("size=64",), a_settings=("variant=corrected",), b_settings=("threads=1",), budget="5m",
             margin="2.5%", label="my box", seed=4,
         )  # fmt: skip
         assert (request.budget_seconds, request.margin, request.label) == (300.0, 0.025, "my box")

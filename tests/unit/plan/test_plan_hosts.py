@@ -3,7 +3,7 @@
 import pytest
 
 from rigdyno.errors import BadValue
-from rigdyno.plan.hosts import read_hosts
+from rigdyno.plan.values import read_hosts
 
 
 def test_a_list_and_a_file_say_the_same(tmp_path):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from rigdyno.errors import BadValue, RigdynoError, UsageError
 from rigdyno.plan.expand import expand
-from rigdyno.plan.load import Request, assignments, from_toml, overridden, sweeps
+from rigdyno.plan.load import Request, from_flags, from_python, from_toml
 from rigdyno.plan.preflight import Resources
+from rigdyno.plan.values import assignments, sweeps
 from rigdyno.schema.spec import Plan
 from support import a_system
 
@@ -53,11 +54,13 @@ size = [64, 128]
     assert request.sweep == {"size": (64, 128)}
     assert (request.target, request.budget_seconds, request.repeat) == ("tensor_add", 5400, 3)
     assert (request.threads, request.seed, request.label, request.launcher) == (2, 7, "mine", "inline")
-    flags = {
-        "options": assignments(["variant=corrected"], "--set"), "sweep": sweeps(["size=64, 128"]), "repeat": 3,
-        "budget_seconds": 5400.0, "device": "cpu", "threads": 2, "seed": 7, "label": "mine", "launcher": "inline",
+    same = {
+        "target": "tensor_add", "repeat": 3, "budget": "1h30m", "device": "cpu", "threads": 2, "seed": 7,
+        "label": "mine", "update": "plain", "arrangement": "single", "launcher": "inline",
     }  # fmt: skip
-    assert expanded(overridden(Request(target="tensor_add"), flags)) == expanded(request)
+    flags = {**same, "set": ("variant=corrected",), "sweep": ("size=64, 128",)}
+    arguments = {**same, "options": {"variant": "corrected"}, "sweep": {"size": [64, 128]}}
+    assert expanded(from_flags(flags)) == expanded(from_python(arguments)) == expanded(request)
 
 
 T = 'target = "tensor_add"\n'
@@ -89,10 +92,25 @@ T = 'target = "tensor_add"\n'
         (T + "threads = -1\n", 2, "threads must be at least 1, not -1"),
         (T + "seed = -1\n", 2, "seed must not be negative"),
         (T + "seed = 9223372036854775808\n", 2, "seed must not be negative, nor 2**63 or more"),
-        (T + "[sweep]\nsize = []\n", None, "the sweep over 'size' has no value"),
-        (T + "[set]\nsize = 1\n[sweep]\nsize = [2]\n", None, "'size' is both set and swept"),
-        (T + 'budget = "1m"\nsoak = "1m"\n', None, "give --soak or --budget, not both"),
-        (T + 'full = true\nsoak = "1m"\n', None, "--soak and --full are two different runs"),
+        (T + "[sweep]\nsize = []\n", 3, "the sweep over 'size' has no value"),
+        (T + "[set]\nsize = 1\n[sweep]\nsize = [2]\n", 5, "'size' is both set and swept"),
+        (T + 'budget = "1m"\nsoak = "1m"\n', 3, "give --soak or --budget, not both"),
+        (T + 'full = true\nsoak = "1m"\n', 3, "--soak and --full are two different runs"),
+        (T + 'soak = "1m"\nsteps = 5\n', 3, "a soak ends with its time: leave out --steps"),
+        (T + "nodes = 0\n", 2, "nodes must be between 1 and 10000, not 0"),
+        (T + "seed = 1\nnodes = 2\n", 3, "several nodes need HOST:PORT of the first one, with --rendezvous"),
+        (T + 'nodes = 2\nrendezvous = "here"\n', 3, "several nodes need HOST:PORT of the first one, not 'here'"),
+        (T + 'rendezvous = "a:1"\n', 2, "--node-rank and --rendezvous are for several nodes; add --nodes"),
+        (T + 'hosts = ["a", "b"]\nnodes = 3\n', 3, "--hosts says how many nodes there are"),
+        (T + 'seed = 1\nhosts = "a,b c"\n', 3, "--hosts takes names or addresses, not 'b c'"),
+        (T + "hosts = [1]\n", 2, "hosts must be a list of names or addresses, or a file of them, not [1]"),
+        (T + 'remote_python = "python3"\n', 2, "add --hosts"),
+        (T + '\n[slurm]\ntime = "1"\n', 3, "add --launcher slurm"),
+        (T + 'launcher = "slurm"\n', 2, "add --ranks"),
+        (T + 'launcher = "slurm"\nranks = 1\n[slurm]\ntime = 1\n-x = 1\n', 6, "such as partition or time, not '-x'"),
+        (T + "[slurm]\ntime = [1]\n", 3, "time must be a number, text, true or false, not [1]"),
+        (T + "seed = 1\nset = { size = [1] }\n", 3, "size must be a number, text, true or false, not [1]"),
+        (T + "set.variant = 1\nset.size = [1]\n", 3, "size must be a number, text, true or false, not [1]"),
     ],
 )
 def test_mistakes_in_a_plan_file(plan, text, line, says):
@@ -113,12 +131,22 @@ def test_mistakes_in_a_plan_file(plan, text, line, says):
         (T + '[sweep]\nsize = [64, "x"]\n', 3, "size must be a whole number, not 'x'"),
         (T + "[set]\nsise = 5\n", 3, "no option of tensor_add named 'sise'; did you mean 'size'?"),
         ('target = "quick"\n[set]\nsise = 5\n', 3, "no option in suite quick named 'sise'; did you mean 'size'?"),
-        ('target = "tensor_ad"\n', None, "no suite or workload named 'tensor_ad'; did you mean 'tensor_add'?"),
-        (T + 'update = "plane"\n', None, "no update named 'plane'; did you mean 'plain'?"),
-        (T + 'arrangement = "singel"\n', None, "no arrangement named 'singel'; did you mean 'single'?"),
-        ('target = "quick"\nlauncher = "prozess"\n', None, "no launcher named 'prozess'; did you mean 'process'?"),
+        ('target = "tensor_ad"\n', 1, "no suite or workload named 'tensor_ad'; did you mean 'tensor_add'?"),
+        (T + 'update = "plane"\n', 2, "no update named 'plane'; did you mean 'plain'?"),
+        (T + 'arrangement = "singel"\n', 2, "no arrangement named 'singel'; did you mean 'single'?"),
+        ('target = "quick"\nlauncher = "prozess"\n', 2, "no launcher named 'prozess'; did you mean 'process'?"),
         (T + 'device = "cuda"\n', None, "tensor_add: no cuda device here; try --device cpu"),
-        (T + 'budget = "1s"\n', None, "a budget of 1.0 s is too short"),
+        (T + 'budget = "1s"\n', 2, "a budget of 1.0 s is too short"),
+        (T + "full = true\n", 2, "--full is for suites"),
+        (T + "set.sise = 5\n", 2, "no option of tensor_add named 'sise'; did you mean 'size'?"),
+        (T + "seed = 3\nsweep = { size = [0] }\n", 3, "size must be a whole number of at least 1, not 0"),
+        ('target = "memory_bandwidth"\n[set]\nworking_set = "big"\n', 3, "'big' is not a size; try 8GB or 512MiB"),
+        ('target = "quick"\nseed = 1\nfull = true\n', 3, "the first minute is short by design"),
+        ('target = "scaling"\nseed = 1\nsoak = "1m"\n', 3, "the scaling suite has no soak"),
+        ('target = "device"\nseed = 1\narrangement = "ddp"\n', 3, "suite device chooses its own arrangement"),
+        (T + 'ranks = 2\nlauncher = "inline"\n', 3, "the launcher 'inline' starts one process, not 2"),
+        ('target = "gone.py:step"\n[set]\nno = 1\n', 1, "no file gone.py here"),  # which isn't about the option 'no'
+        (T + "[set]\nupdate = 1\n[sweep]\nsize = [1]\n", 3, "no option of tensor_add named 'update'"),
     ],
 )
 def test_mistakes_that_only_the_workload_can_tell_name_the_file_too(plan, text, line, says):
@@ -130,29 +158,61 @@ def test_mistakes_that_only_the_workload_can_tell_name_the_file_too(plan, text, 
     assert says in str(raised.value)
 
 
+def test_the_key_of_an_error_is_a_field(plan):
+    for text, key in (("repeat = 0\n", "repeat"), ("[sweep]\nsize = [0]\n", "set.size"), ('update = "x"\n', "update")):
+        with pytest.raises(UsageError) as raised:
+            expanded(from_toml(plan(T + text)))
+        assert raised.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "expected"),
+    [
+        ("nodes = 2\n", {"rendezvous": "a:1", "node_rank": 1}, {"nodes": 2, "node_rank": 1, "rendezvous": "a:1"}),
+        ('remote_python = "py"\n', {"hosts": "a,b"}, {"hosts": ("a", "b"), "nodes": 2, "remote_python": "py"}),
+        ('launcher = "slurm"\n[slurm]\ntime = 5\n', {"ranks": 1}, {"ranks": 1, "slurm": {"time": "5"}}),
+        ('hosts = ["a", "b"]\n', {"hosts": "c,d,e"}, {"hosts": ("c", "d", "e"), "nodes": 3}),
+    ],
+)
+def test_what_a_file_leaves_open_flags_may_complete(plan, text, flags, expected):
+    request = from_flags({"target": str(plan(T + text)), **flags})
+    assert {field: getattr(request, field) for field in expected} == expected
+
+
 def test_flags_win_over_the_file(plan):
     path = plan(T + 'seed = 7\nrepeat = 2\nlabel = "file"\n[set]\nsize = 64\nvariant = "corrected"\n')
-    flags = {"seed": 0, "label": "flag", "repeat": None, "full": False, "options": {"size": "32"}, "sweep": {}}
-    request = overridden(from_toml(path), flags)
+    flags = {"seed": 0, "label": "flag", "repeat": None, "full": False, "set": ("size=32",), "sweep": ()}
+    request = from_flags({"target": str(path), **flags})
     assert (request.seed, request.repeat, request.label) == (0, 2, "flag")
     assert [cell.spec.options for cell in expanded(request).cells] == [{"size": 32, "variant": "corrected"}] * 2
 
 
 def test_a_sweep_on_the_command_line_takes_the_place_of_a_setting(plan):
-    request = overridden(from_toml(plan(T + "[set]\nsize = 64\n")), {"sweep": {"size": ("8", "16")}})
+    request = from_flags({"target": str(plan(T + "[set]\nsize = 64\n")), "sweep": ("size=8,16",)})
     assert [cell.spec.options for cell in expanded(request).cells] == [{"size": 8}, {"size": 16}]
 
 
-def test_a_mistake_in_a_flag_is_not_blamed_on_the_files_line(plan):
-    path = plan(T + "[set]\nsize = 64\n")
-    with pytest.raises(BadValue, match=r"plan\.toml: size must be a whole number, not 'x'"):
-        expanded(overridden(from_toml(path), {"options": {"size": "x"}}))
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"set": ("size=x",)}, "size must be a whole number, not 'x'"),
+        ({"sweep": ("size=x",)}, "size must be a whole number, not 'x'"),
+        ({"repeat": 0}, "repeat must be at least 1, not 0"),
+        ({"update": "plane"}, "no update named 'plane'; did you mean 'plain'?"),
+        ({"soak": "1m"}, "a soak is as long as it says: give --soak or --budget, not both"),
+    ],
+)
+def test_a_mistake_in_a_flag_is_not_blamed_on_the_file(plan, flags, says):
+    path = plan(T + 'budget = "5m"\nrepeat = 2\nupdate = "plain"\n[set]\nsize = 64\n')
+    with pytest.raises(UsageError) as raised:
+        expanded(from_flags({"target": str(path), **flags}))
+    assert str(raised.value) == says
 
 
 @pytest.mark.parametrize("flags", [{"repeat": 0}, {"threads": 0}, {"seed": -1}, {"repeat": -2}])
 def test_a_flag_of_zero_is_not_overlooked(flags):
     with pytest.raises(BadValue, match=next(iter(flags))):
-        overridden(Request(target="tensor_add"), flags)
+        from_flags({"target": "tensor_add", **flags})
 
 
 @pytest.mark.parametrize("field", ["target", "label", "device"])
@@ -267,4 +327,5 @@ def test_a_plan_file_may_say_what_is_asked_of_slurm(tmp_path):
     )
     request = from_toml(path)
     assert request.slurm == {"partition": "gpu", "time": "30"}
-    assert overridden(request, {"slurm": {"time": "5"}}).slurm == {"partition": "gpu", "time": "5"}
+    given = from_flags({"target": str(path), "slurm": ("time=5", "exclusive")})
+    assert given.slurm == {"partition": "gpu", "time": "5", "exclusive": ""}

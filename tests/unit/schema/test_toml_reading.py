@@ -47,3 +47,13 @@ def test_lines_are_found_in_their_table(tmp_path):
     assert line_of(path, "size", "set") == 4
     assert line_of(path, "size", "sweep") == 7
     assert line_of(path, "size") is None
+
+
+def test_lines_of_tables_in_other_forms(tmp_path):
+    path = written(tmp_path, b'a = 1\nset.size = 2\n"set".kind = 3\nsweep = { size = [3] }\n[slurm]\ntime = 5\n')
+    assert line_of(path, "size", "set") == 2
+    assert line_of(path, "kind", "set") == 3
+    assert line_of(path, "set") == 2
+    assert line_of(path, "size", "sweep") == 4
+    assert line_of(path, "slurm") == 5
+    assert line_of(path, "a", "slurm") is None
