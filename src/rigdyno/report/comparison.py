@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.metric import RATE_CHANGE, THROUGHPUT
 from rigdyno.schema.view import Column, Entry, Row, Table, Text, View
-from rigdyno.units import rate_unit, show_percent
+from rigdyno.units import show_percent
 
 COLUMNS = (
     Column(key="what", title="what", numeric=False),
-    Column(key="baseline", title="baseline"),
-    Column(key="candidate", title="candidate"),
-    Column(key="change", title="change"),
+    Column(key="baseline", title="baseline", metric=THROUGHPUT),
+    Column(key="candidate", title="candidate", metric=THROUGHPUT),
+    Column(key="change", title="change", metric=RATE_CHANGE),
     Column(key="answer", title="answer", numeric=False),
 )
 
@@ -40,14 +41,14 @@ def comparison_view(
 def _row(compared: Comparison, said_below: set[str]) -> Row:
     entries: dict[str, Entry] = {"what": Text(text=compared.what)}
     if compared.rates is not None:
-        entries |= {"baseline": _rate(compared.rates[0]), "candidate": _rate(compared.rates[1])}
+        entries |= dict(zip(("baseline", "candidate"), compared.rates, strict=True))
     entries |= {"change": change(compared.ratio), "answer": Text(text=compared.answer)}
     remarks = () if compared.answer == "NOT_COMPARABLE" else (*compared.differences, *_weaknesses(compared))
-    return Row(entries=entries, notes=tuple(remark for remark in remarks if remark not in said_below))
-
-
-def _rate(rate: Estimate) -> Estimate:
-    return rate.scaled(1.0, rate_unit(rate.unit.removesuffix("/s")))
+    return Row(
+        entries=entries,
+        runs=(compared.baseline, compared.candidate),
+        notes=tuple(remark for remark in remarks if remark not in said_below),
+    )
 
 
 def change(ratio: Estimate | Missing) -> Estimate | Missing:

@@ -103,7 +103,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     def is_to_run_again(self) -> bool:
         return isinstance(self.outcome, Failed) and self.outcome.kind in RUN_AGAIN
 
-    def columns(self) -> dict[str, str]:
+    def columns(self) -> dict[str, str | int]:
         """What could explain a number, by the names that a table's extra columns go by."""
         environment = self.environment
         named = {
@@ -112,7 +112,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
             "kernel": self.system.kernel,
             "device": self.spec.device,
             "python": environment.python,
-            "threads": None if environment.threads is None else str(environment.threads),
+            "threads": environment.threads,
             "governor": environment.governor,
             "commit": environment.rigdyno_git.commit[:12] if environment.rigdyno_git is not None else None,
             **environment.packages,

@@ -21,7 +21,7 @@ CPU = Cpu(
 
 def measured(workload, rate, per_item=None, verdict="VALID", **options):
     spec = RunSpec(workload=workload, options=options)
-    estimate = Estimate(value=rate, low=rate, high=rate, confidence=0.95, n=9, unit="x/s", method="made up")
+    estimate = Estimate(value=rate, low=rate, high=rate, confidence=0.95, n=9, unit="B/s", method="made up")
     return Measurement(
         spec=spec,
         records=(a_record(spec, system=a_system(cpu=CPU)),),

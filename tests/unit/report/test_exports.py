@@ -14,7 +14,7 @@ def document(name, run):
 def test_github_action_benchmark(tmp_path):
     [entry] = document("github_action_benchmark", stored_run(tmp_path, "new", [20.0, 25.0]))
     assert set(entry) == {"name", "unit", "value", "range", "extra"}
-    assert (entry["name"], entry["unit"]) == ("tensor_add variant=as_published", "iteration/s")
+    assert (entry["name"], entry["unit"]) == ("tensor_add variant=as_published", "it/s")
     assert entry["value"] == pytest.approx(1000 / (20 * 25) ** 0.5, rel=1e-3)
     low, high = map(float, entry["range"].split(" to "))
     assert low < entry["value"] < high

@@ -17,7 +17,7 @@ from rigdyno.report.plot import plot_lines
 from rigdyno.report.progress import Bar, Lines, Silent, ending, observer_for
 from rigdyno.report.show import run_text
 from rigdyno.report.view import overall, rig_line, with_columns
-from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
+from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
 from rigdyno.schema.measured import Measurement, Soak
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
 from rigdyno.schema.spec import Cell, Plan, RunSpec
@@ -28,7 +28,8 @@ SPEC = RunSpec(workload="tensor_add", options={"variant": "corrected"})
 
 
 def estimate(value, low, high, unit, n=10):
-    return Estimate(value=value, low=low, high=high, confidence=0.95, n=n, unit=unit, method="by hand")
+    confidence = None if low is None else 0.95
+    return Estimate(value=value, low=low, high=high, confidence=confidence, n=n, unit=unit, method="by hand")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,9 @@ def test_rows_are_named_by_what_differs():
     found = [a_measurement(Validity(verdict="VALID"), size=size, variant="corrected") for size in (1, 2)]
     (table,) = generic.presentation(found).tables
     assert table.title == "variant=corrected, device cpu"
-    assert [row.entries["what"].text for row in table.rows] == ["size=1", "size=2"]
+    assert [(column.title, column.numeric) for column in table.columns[:2]] == [("size", True), ("rate", True)]
+    assert [row.entries["by_size"] for row in table.rows] == [Number(value=1), Number(value=2)]
+    assert [table.name_of(row) for row in table.rows] == ["size 1", "size 2"]
     assert generic.presentation([]).tables[0].title == "nothing was measured"
 
 

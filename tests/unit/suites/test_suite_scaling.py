@@ -104,7 +104,7 @@ def measured(ranks, value, by_rank=({"forward": 0.2, "backward": 0.6, "optimizer
 def swept(value=11_750_000.0):
     spec = RunSpec(workload="allreduce", arrangement="ddp", launcher="torchrun", world_size=2)
     figures = {
-        size: KindFigures(throughput=rate(speed, "byte/s"), step_seconds=rate(0.01, "s"))
+        size: KindFigures(throughput=rate(speed, "B/s"), step_seconds=rate(0.01, "s"))
         for size, speed in (("4.00 kB", value / 10), ("64.0 MB", value))
     }
     facts = Facts(unit="byte", notes=("bus bandwidth",))
