@@ -51,6 +51,14 @@ def test_the_best_of_several_limits_counts():
     assert memory_limit(limits).value == 60e9
 
 
+def test_the_best_process_has_no_confidence():
+    """The interval of the mean, stretched to hold the best of them, is none of 95 %."""
+    limit = measured("memory_bandwidth", 40e9)
+    figures = replace(limit.kinds["step"], process_rates=(38e9, 43e9))
+    found = memory_limit([replace(limit, kinds={"step": figures})])
+    assert (found.value, found.low, found.high, found.confidence) == (43e9, 40e9, 43e9, None)
+
+
 @pytest.mark.parametrize(("per_item", "fits"), [(8e6, True), (4 * CACHE_BYTES, False), (1.2e9, False), (None, False)])
 def test_what_fits_the_cache_is_not_held_against_the_memory(per_item, fits):
     add = measured("tensor_add", 1e6, per_item=per_item)

@@ -21,7 +21,9 @@ from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
 from rigdyno.schema.measured import Measurement, Soak
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
 from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.system import Environment
 from rigdyno.schema.view import Plot, Published, Share, Text
+from stored_runs import stored_run
 from support import a_head, a_record, a_stored_run, a_system
 
 SPEC = RunSpec(workload="tensor_add", options={"variant": "corrected"})
@@ -277,6 +279,13 @@ def test_extra_columns_come_from_the_record(tmp_path):
     assert [column.key for column in view.tables[0].columns][-2:] == ["torch", "cpu"]
     with pytest.raises(UnknownName, match="no column named 'torhc'; did you mean 'torch'"):
         with_columns(view, ["torhc"])
+
+
+def test_a_number_of_threads_is_one_in_a_column_too(tmp_path):
+    run = stored_run(tmp_path, "test", [30.0], environment=Environment(python="3.11", threads=4))
+    view = api.load(run).view()
+    (row,) = with_columns(view, ["threads", "python"]).tables[0].rows
+    assert (row.entries["threads"], row.entries["python"]) == (Number(value=4), Text(text="3.11"))
 
 
 def test_show_has_the_rig_the_cells_and_the_cut(tmp_path):
