@@ -10,14 +10,6 @@ from rigdyno.schema.metric import RATE_CHANGE, THROUGHPUT
 from rigdyno.schema.view import Column, Entry, Row, Table, Text, View
 from rigdyno.units import show_percent
 
-COLUMNS = (
-    Column(key="what", title="what", numeric=False),
-    Column(key="baseline", title="baseline", metric=THROUGHPUT),
-    Column(key="candidate", title="candidate", metric=THROUGHPUT),
-    Column(key="change", title="change", metric=RATE_CHANGE),
-    Column(key="answer", title="answer", numeric=False),
-)
-
 
 def comparison_view(
     comparisons: Sequence[Comparison], runs: tuple[str, str], outcome: str | None = None, warnings: Sequence[str] = ()
@@ -27,14 +19,26 @@ def comparison_view(
     differing, weak = _in_all([each.differences for each in compared]), _in_all([_weaknesses(e) for e in compared])
     rows = tuple(_row(each, {*differing, *weak}) for each in comparisons)
     margin = f"faster, slower: the whole interval lies beyond {show_percent(compared[0].margin)}" if compared else ""
-    title = "The candidate's rate beside the baseline's"
+    title, columns = "The candidate's rate beside the baseline's", _columns(compared)
     return View(
         title="Two stored runs",
         rigs=(f"baseline: {runs[0]}", f"candidate: {runs[1]}"),
-        tables=(Table(title=title, columns=COLUMNS, rows=rows, notes=(margin,) if margin else ()),),
+        tables=(Table(title=title, columns=columns, rows=rows, notes=(margin,) if margin else ()),),
         comparisons=tuple(comparisons),
         closing=(*_closing(compared, differing, weak), *((outcome,) if outcome else ())),
         warnings=tuple(warnings),
+    )
+
+
+def _columns(compared: Sequence[Comparison]) -> tuple[Column, ...]:
+    metrics = {each.metric for each in compared}
+    rate = metrics.pop() if len(metrics) == 1 else THROUGHPUT
+    return (
+        Column(key="what", title="what", numeric=False),
+        Column(key="baseline", title="baseline", metric=rate),
+        Column(key="candidate", title="candidate", metric=rate),
+        Column(key="change", title="change", metric=RATE_CHANGE),
+        Column(key="answer", title="answer", numeric=False),
     )
 
 
