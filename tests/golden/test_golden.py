@@ -12,7 +12,8 @@ import pytest
 
 from rigdyno import api, catalogue
 from rigdyno.report.page import Page
-from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
+from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
+from rigdyno.schema.metric import BANDWIDTH, LIMIT_SHARE, THROUGHPUT, Metric
 from rigdyno.schema.view import Column, Plot, Published, Row, Share, Table, Text, View
 from support import a_stored_run
 
@@ -39,10 +40,10 @@ def every_entry():
     """One view with each kind of entry and each way a row can end; somebody's label tries to break out."""
     columns = (
         Column(key="what", title="what", numeric=False),
-        Column(key="rate", title="rate"),
-        Column(key="moved", title="moved"),
-        Column(key="share", title="of limit"),
-        Column(key="note", title="per card", unit="W", numeric=False),
+        Column(key="rate", title="rate", metric=THROUGHPUT),
+        Column(key="moved", title="moved", metric=BANDWIDTH),
+        Column(key="share", title="of limit", metric=LIMIT_SHARE),
+        Column(key="watts", title="W per card", metric=Metric(name="power", unit="W", better="lower"), bare=True),
     )
     label = "a | b <b>\\[red]\n:car: ünï"
     rows = (
@@ -50,7 +51,7 @@ def every_entry():
             status="VALID",
             entries={
                 "what": Text(text="as published"), "rate": a_rate(30.61, 30.2, 31.0, "it/s"),
-                "moved": a_rate(36.98e9, 36.5e9, 37.4e9, "B/s"), "note": Text(text="12"),
+                "moved": a_rate(36.98e9, 36.5e9, 37.4e9, "B/s"), "watts": Number(value=12.5, unit="W"),
                 "share": Share(value=0.924, low=0.9, high=0.95, of="memory bandwidth"),
             },
         ),
@@ -158,7 +159,9 @@ def test_csv_is_read_back_with_every_figure():
     assert by_place["NVIDIA RTX 3060", "rate"]["method"] == "published: somewhere"
     one = by_place["one value", "rate"]
     assert [one[name] for name in ("value", "low", "high", "confidence", "n")] == ["5", "", "", "", "1"]
-    assert len(lines) == 9
+    watts = by_place["as published", "watts"]
+    assert (watts["value"], watts["unit"]) == ("12.5", "W")
+    assert len(lines) == 10
 
 
 def test_a_line_carries_all_that_identifies_its_row():
@@ -166,14 +169,14 @@ def test_a_line_carries_all_that_identifies_its_row():
     columns = (
         Column(key="nodes", title="nodes", identifies=True),
         Column(key="ranks", title="ranks", identifies=True),
-        Column(key="rate", title="rate"),
+        Column(key="rate", title="rate", metric=THROUGHPUT),
     )
     rows = tuple(
         Row(
-            entries={"nodes": Text(text="1"), "ranks": Text(text=ranks), "rate": a_rate(5, 4, 6, "it/s")},
+            entries={"nodes": Number(value=1), "ranks": Number(value=ranks), "rate": a_rate(5, 4, 6, "it/s")},
             notes=("measured in run 7",),
         )
-        for ranks in "12"
+        for ranks in (1, 2)
     )
     view = View(title="", tables=(Table(title="t", columns=columns, rows=rows),))
     lines = list(csv.DictReader(io.StringIO(catalogue.load("format", "csv")(view, Page()))))

@@ -138,7 +138,7 @@ def test_exports_are_written_whole(tmp_path, runs, old):
     exports = ("--export", "github-action-benchmark=gh.json", "--export", "bencher=bmf.json")
     answer = here("compare", old, new, "--fail-on", "slower=3%", *exports, cwd=tmp_path)
     assert answer.returncode == 4
-    assert json.loads((tmp_path / "gh.json").read_text())[0]["unit"] == "iteration/s"
+    assert json.loads((tmp_path / "gh.json").read_text())[0]["unit"] == "it/s"
     assert "throughput" in json.loads((tmp_path / "bmf.json").read_text())["tensor_add variant=as_published"]
     assert not list(tmp_path.glob(".*.tmp"))
 

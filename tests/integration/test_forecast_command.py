@@ -221,6 +221,7 @@ class TestStoredRuns:
         assert rows[4]["entries"]["rate"]["unit"] == "image/s"
         assert rows[4]["entries"]["speedup"]["n"] == 1
         assert view["rigs"] == [f"from 3 points of resnet50 in {', '.join(three)}"]
+        assert all(row["runs"] == three for row in rows.values())
         assert view["warnings"] == []
 
     def test_paths_names_and_repetitions_are_the_same(self, tmp_path, three):

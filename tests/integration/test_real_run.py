@@ -114,7 +114,7 @@ def test_loading_it_from_python(ran, place, monkeypatch):
     for path in (name, f"runs/{name}", place / "runs" / name):
         run = package.load(path)
         (measurement,) = run.measurements
-        assert measurement.throughput().unit == "iteration/s"
+        assert measurement.throughput().unit == "it/s"
         assert run.records[0].outcome == Completed(quality=run.records[0].outcome.quality)
         assert run.warnings == []
 

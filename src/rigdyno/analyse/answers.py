@@ -7,12 +7,20 @@ import math
 from rigdyno.errors import BadValue
 from rigdyno.schema.comparison import Answer
 from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.metric import Metric
 from rigdyno.units import show_number, show_percent
 
 # Processes of the very same code differ by up to 1.5 %, so a hundredth is the least that is worth a verdict.
 MARGIN = 0.01
 # From here on 'times as fast' reads better than percent.
 MANIFOLD = 1.5
+
+
+def in_favour(ratio: Estimate, metric: Metric) -> Estimate:
+    """The ratio of two figures as that of their speeds: above 1 is better, whichever way the metric goes."""
+    if metric.better is None:
+        raise BadValue(f"neither more nor less of '{metric.name}' is better, so nothing follows from its ratio")
+    return ratio if metric.better == "higher" else ratio.mapped(lambda each: 1 / each, ratio.unit)
 
 
 def answer_to(ratio: Estimate, margin: float = MARGIN) -> Answer:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rigdyno.analyse.answers import MARGIN, answer_to, in_words
+from rigdyno.analyse.answers import MARGIN, answer_to, in_favour, in_words
 from rigdyno.analyse.differences import differences
 from rigdyno.analyse.matching import Both, are_alike, matched, name_of
 from rigdyno.analyse.statistics import log_ratio_estimate
 from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing, Reason
 from rigdyno.schema.measured import Measurement
+from rigdyno.schema.metric import THROUGHPUT
 from rigdyno.units import show_percent
 
 ENOUGH_PROCESSES = 3  # two have an interval too, but one that reaches very far
@@ -49,7 +50,8 @@ def regressions(comparisons: Sequence[Comparison], share: float) -> list[Compari
     return [
         each
         for each in comparisons
-        if each.answer == "slower" and isinstance(each.ratio, Estimate) and each.ratio.ends[1] < 1 - share
+        if each.answer == "slower" and isinstance(each.ratio, Estimate)
+        if in_favour(each.ratio, each.metric).ends[1] < 1 - share
     ]
 
 
@@ -116,18 +118,19 @@ REFUSALS: tuple[Callable[[Both, Sides], Reason | None], ...] = (_no_figure, _oth
 
 def _ratio(both: Both, kind: str, what: str, sides: Sides) -> Comparison:
     one, two = (side.kinds[kind] for side in both)
-    ratio = log_ratio_estimate(two.process_rates, one.process_rates)
-    margin = max(sides.margin, sides.noise or 0.0)
-    answer = answer_to(ratio, margin)
+    metric, ratio = THROUGHPUT.in_unit(one.throughput.unit), log_ratio_estimate(two.process_rates, one.process_rates)
+    speeds, margin = in_favour(ratio, metric), max(sides.margin, sides.noise or 0.0)
+    answer = answer_to(speeds, margin)
     return Comparison(
         what=what,
+        metric=metric,
         baseline=sides.baseline,
         candidate=sides.candidate,
         ratio=ratio,
         rates=(one.throughput, two.throughput),
         margin=margin,
         answer=answer,
-        sentence=in_words(what, ratio, answer),
+        sentence=in_words(what, speeds, answer),
         reasons=tuple(_weaknesses(both, ratio, sides)),
         differences=_differences(both),
     )
@@ -166,6 +169,7 @@ def _too_few(processes: int) -> Reason:
 def not_comparable(what: str, sides: Sides, reason: Reason, both: Both | None = None) -> Comparison:
     return Comparison(
         what=what,
+        metric=THROUGHPUT,
         baseline=sides.baseline,
         candidate=sides.candidate,
         ratio=Missing(reason=reason.sentence),

@@ -24,6 +24,7 @@ from rigdyno.analyse.student import student_quantile
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.comparison import Answer, Comparison, Duel, PairFigure
 from rigdyno.schema.estimate import Estimate, Missing, Reason, relative_half_width
+from rigdyno.schema.metric import THROUGHPUT
 from rigdyno.schema.record import Completed, Failed, Skipped
 from rigdyno.schema.samples import WARM_UP
 from rigdyno.schema.spec import DuelPlan
@@ -168,6 +169,7 @@ def judged(plan: DuelPlan, figures: Sequence[PairFigure], lost: tuple[str, ...])
     to_decide = _seconds_to_decide(figures, plan.margin) if answer == "undecided" else None
     comparison = Comparison(
         what=plan.what,
+        metric=THROUGHPUT,
         baseline=plan.names[0],
         candidate=plan.names[1],
         ratio=ratio,
@@ -203,6 +205,7 @@ def _seconds_to_decide(figures: Sequence[PairFigure], margin: float) -> float | 
 def _not_comparable(plan: DuelPlan, reason: Reason) -> Comparison:
     return Comparison(
         what=plan.what,
+        metric=THROUGHPUT,
         baseline=plan.names[0],
         candidate=plan.names[1],
         ratio=Missing(reason=reason.sentence),

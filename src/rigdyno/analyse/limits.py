@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rigdyno.analyse.verdict import against_limit
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.units import rate_unit
 
 MEMORY_WORKLOAD = "memory_bandwidth"
 CACHES_TO_EXCEED = 4  # below this many last-level caches some of the bytes don't come from memory
@@ -18,7 +19,7 @@ def memory_limit(measurements: Iterable[Measurement]) -> Estimate | None:
     """The best of the kinds: what this machine's memory has been seen to carry. A limit that is itself INVALID is none:
     it would condemn good figures."""
     found = [
-        _best(measurement.kinds[measurement.best_kind]).scaled(1.0, "B/s")
+        _best(measurement.kinds[measurement.best_kind])
         for measurement in measurements
         if measurement.spec.workload == MEMORY_WORKLOAD and measurement.best_kind is not None
         if measurement.status != "INVALID"
@@ -34,7 +35,7 @@ def _best(figures: KindFigures) -> Estimate:
         return mean
     low, high = mean.ends
     method = f"the best of {len(figures.process_rates)} processes"
-    return replace(mean, value=best, low=low, high=max(high, best), method=method)
+    return replace(mean, value=best, low=low, high=max(high, best), confidence=None, method=method)
 
 
 def fits_the_cache(measurement: Measurement) -> bool:
@@ -50,7 +51,7 @@ def bytes_per_s(measurement: Measurement) -> Estimate | None:
     rate, per_item = measurement.throughput(), measurement.facts.per_item.get("byte")
     if per_item is None or not isinstance(rate, Estimate):
         return None
-    return rate.scaled(per_item, "B/s")
+    return rate.scaled(per_item, rate_unit("byte"))
 
 
 def held_against_limits(measurements: Sequence[Measurement]) -> list[Measurement]:

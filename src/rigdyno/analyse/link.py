@@ -52,7 +52,7 @@ class Crossing:
             value=items / math.sqrt(max(middle, transfer) * (middle + transfer)),
             low=items / (slowest + transfer),
             high=items / max(quickest, transfer),
-            confidence=alone.confidence,
+            confidence=None,  # from one assumption's worst to the other's best
         )
 
 

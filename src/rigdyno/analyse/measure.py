@@ -12,7 +12,7 @@ import numpy as np
 from rigdyno.analyse.evidence import Evidence
 from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
 from rigdyno.analyse.soak import soak
-from rigdyno.analyse.statistics import across_processes, median_estimate, sum_over_ranks, throughput_estimate
+from rigdyno.analyse.statistics import across_processes, across_ranks, median_estimate, throughput_estimate
 from rigdyno.analyse.steady import Steady, steady_window
 from rigdyno.analyse.streams import (
     Rows,
@@ -35,10 +35,11 @@ from rigdyno.analyse.verdict import (
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement, Phases, Soak
+from rigdyno.schema.metric import STEP_TIME, THROUGHPUT
 from rigdyno.schema.participant import Participant, sampler_of
 from rigdyno.schema.record import COUNTED, UNNAMED, Completed, Facts, Outcome, Quality, RunRecord
 from rigdyno.schema.samples import Header
-from rigdyno.units import show_percent
+from rigdyno.units import rate_unit, show_percent
 
 Samples = tuple[Header, Rows]
 T = TypeVar("T")
@@ -219,16 +220,15 @@ def _settled(ranks: Ranks, kind: str) -> list[Settled]:
 
 
 def _kind(cell: CellData, kind: str, ranks: Sequence[Settled], kinds: int) -> tuple[KindFigures, list[Finding]]:
-    unit = f"{cell.facts.unit}/s"
+    unit = rate_unit(cell.facts.unit)
     rates = [throughput_estimate(items(rank.kept), row_seconds(rank.kept), unit) for rank in ranks]
     # Ranks step together, so the steps of one are the steps of all.
-    steps = throughput_estimate(ranks[0].kept["steps"], row_seconds(ranks[0].kept), "step/s")
+    steps = throughput_estimate(ranks[0].kept["steps"], row_seconds(ranks[0].kept), rate_unit("step"))
     medians = [median_estimate(step_seconds(rank.kept), "s", of=STEPS_OF_ONE) for rank in ranks]
     name = f"{kind} steps" if kinds > 1 else "steps"
     found = over_ranks([(rank.who, _of_rank(cell, rank, rate, name)) for rank, rate in zip(ranks, rates, strict=True)])
-    # Ranks wait for each other: the step of all takes as long as that of the slowest.
-    slowest, rate = max(medians, key=lambda each: each.value), sum_over_ranks(rates)
-    return KindFigures(throughput=rate, step_seconds=slowest, steps=steps, process_rates=(rate.value,)), found
+    rate, step = across_ranks(THROUGHPUT, rates), across_ranks(STEP_TIME, medians)
+    return KindFigures(throughput=rate, step_seconds=step, steps=steps, process_rates=(rate.value,)), found
 
 
 def _of_rank(cell: CellData, rank: Settled, rate: Estimate, steps_name: str) -> list[Finding]:
@@ -263,7 +263,7 @@ def _phases(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> Phases | None
     steady = {rank.who.rank: rank.kept for kind in kinds[:1] for rank in kind}
     if len(kinds) != 1 or not timed or timed.keys() != steady.keys():
         return None
-    return phases_of(_numbered(steady), _numbered(timed), f"{cell.facts.unit}/s")
+    return phases_of(_numbered(steady), _numbered(timed), rate_unit(cell.facts.unit))
 
 
 def _numbered(by_rank: Mapping[int | None, T]) -> dict[int, T]:

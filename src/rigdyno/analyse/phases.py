@@ -7,12 +7,13 @@ from statistics import fmean
 
 import numpy as np
 
-from rigdyno.analyse.statistics import across_processes, sum_over_ranks, throughput_estimate
+from rigdyno.analyse.statistics import across_processes, across_ranks, throughput_estimate
 from rigdyno.analyse.streams import Floats, Rows, items, row_seconds
 from rigdyno.analyse.thresholds import UNEXPLAINED
 from rigdyno.analyse.verdict import Finding
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Phases
+from rigdyno.schema.metric import THROUGHPUT
 from rigdyno.schema.samples import COMPUTING
 from rigdyno.units import show_percent
 
@@ -57,7 +58,7 @@ def _rate(ranks: Sequence[Rows], spent: Sequence[Mapping[str, Floats]], names: S
     for rows, each in zip(ranks, spent, strict=True):
         seconds = np.sum([each[name] for name in names if name in each], axis=0)
         rates.append(throughput_estimate(items(rows), seconds, unit))
-    return sum_over_ranks(rates)
+    return across_ranks(THROUGHPUT, rates)
 
 
 def _longest(ranks: Sequence[Rows], spent: Sequence[Mapping[str, Floats]]) -> float:

@@ -15,6 +15,7 @@ from rigdyno.analyse.correlation import long_run_variance
 from rigdyno.analyse.student import student_cdf, student_quantile
 from rigdyno.errors import BadValue, DamagedRun
 from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.metric import Metric
 
 Floats = NDArray[np.float64]
 
@@ -106,7 +107,16 @@ def _check_steps(counts: Floats, times: Floats) -> None:
         raise DamagedRun("the steps count no items, so there is no throughput")
 
 
-def sum_over_ranks(rates: Sequence[Estimate]) -> Estimate:
+def across_ranks(metric: Metric, figures: Sequence[Estimate]) -> Estimate:
+    """The figures of ranks put together as the metric says."""
+    if metric.across == "sum":
+        return _sum_over_ranks(figures)
+    if metric.across == "max":
+        return max(figures, key=lambda each: each.value)
+    raise BadValue(f"figures of ranks of '{metric.name}' can't be put together")
+
+
+def _sum_over_ranks(rates: Sequence[Estimate]) -> Estimate:
     """Their bounds are added up: ranks of one run are disturbed together, so nothing averages out."""
     if len(rates) == 1:
         return rates[0]
@@ -116,7 +126,8 @@ def sum_over_ranks(rates: Sequence[Estimate]) -> Estimate:
     if len(intervals) < len(rates):
         return total.without_interval(f"sum of {len(rates)} ranks, {NO_INTERVAL}")
     low, high = (sum(ends) for ends in zip(*intervals, strict=True))
-    return replace(total, low=low, high=high, confidence=min(rate.confidence or 0.0 for rate in rates))
+    known = [rate.confidence for rate in rates if rate.confidence is not None]
+    return replace(total, low=low, high=high, confidence=min(known) if len(known) == len(rates) else None)
 
 
 def across_processes(

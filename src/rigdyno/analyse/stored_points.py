@@ -39,6 +39,7 @@ def given_by(runs: Sequence[StoredRun]) -> Given:
     suspect = [f"{name_of(each.spec)} is SUSPECT: {_why(each)}" for each in counting if each.status == "SUSPECT"]
     return Given(
         source=f"{counting[0].spec.workload} in {names}",
+        runs=tuple(run.name for run in runs),
         measured=True,
         points=points,
         unit=counting[0].facts.unit,

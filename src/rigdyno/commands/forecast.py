@@ -96,6 +96,7 @@ def command(
         remarks += _about_the_link(link, batch, curve, asked, devices_per_node)
     forecast = Forecast(
         source=utf8(given.source),
+        runs=given.runs,
         curve=curve,
         sizes=asked,
         unit=unit or given.unit or "image",

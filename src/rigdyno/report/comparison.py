@@ -6,16 +6,9 @@ from collections.abc import Sequence
 
 from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.metric import RATE_CHANGE, THROUGHPUT
 from rigdyno.schema.view import Column, Entry, Row, Table, Text, View
-from rigdyno.units import rate_unit, show_percent
-
-COLUMNS = (
-    Column(key="what", title="what", numeric=False),
-    Column(key="baseline", title="baseline"),
-    Column(key="candidate", title="candidate"),
-    Column(key="change", title="change"),
-    Column(key="answer", title="answer", numeric=False),
-)
+from rigdyno.units import show_percent
 
 
 def comparison_view(
@@ -26,28 +19,40 @@ def comparison_view(
     differing, weak = _in_all([each.differences for each in compared]), _in_all([_weaknesses(e) for e in compared])
     rows = tuple(_row(each, {*differing, *weak}) for each in comparisons)
     margin = f"faster, slower: the whole interval lies beyond {show_percent(compared[0].margin)}" if compared else ""
-    title = "The candidate's rate beside the baseline's"
+    title, columns = "The candidate's rate beside the baseline's", _columns(compared)
     return View(
         title="Two stored runs",
         rigs=(f"baseline: {runs[0]}", f"candidate: {runs[1]}"),
-        tables=(Table(title=title, columns=COLUMNS, rows=rows, notes=(margin,) if margin else ()),),
+        tables=(Table(title=title, columns=columns, rows=rows, notes=(margin,) if margin else ()),),
         comparisons=tuple(comparisons),
         closing=(*_closing(compared, differing, weak), *((outcome,) if outcome else ())),
         warnings=tuple(warnings),
     )
 
 
+def _columns(compared: Sequence[Comparison]) -> tuple[Column, ...]:
+    metrics = {each.metric for each in compared}
+    rate = metrics.pop() if len(metrics) == 1 else THROUGHPUT
+    return (
+        Column(key="what", title="what", numeric=False),
+        Column(key="baseline", title="baseline", metric=rate),
+        Column(key="candidate", title="candidate", metric=rate),
+        Column(key="change", title="change", metric=RATE_CHANGE),
+        Column(key="answer", title="answer", numeric=False),
+    )
+
+
 def _row(compared: Comparison, said_below: set[str]) -> Row:
     entries: dict[str, Entry] = {"what": Text(text=compared.what)}
     if compared.rates is not None:
-        entries |= {"baseline": _rate(compared.rates[0]), "candidate": _rate(compared.rates[1])}
+        entries |= dict(zip(("baseline", "candidate"), compared.rates, strict=True))
     entries |= {"change": change(compared.ratio), "answer": Text(text=compared.answer)}
     remarks = () if compared.answer == "NOT_COMPARABLE" else (*compared.differences, *_weaknesses(compared))
-    return Row(entries=entries, notes=tuple(remark for remark in remarks if remark not in said_below))
-
-
-def _rate(rate: Estimate) -> Estimate:
-    return rate.scaled(1.0, rate_unit(rate.unit.removesuffix("/s")))
+    return Row(
+        entries=entries,
+        runs=(compared.baseline, compared.candidate),
+        notes=tuple(remark for remark in remarks if remark not in said_below),
+    )
 
 
 def change(ratio: Estimate | Missing) -> Estimate | Missing:

@@ -6,9 +6,10 @@ from rigdyno.analyse.answers import MANIFOLD
 from rigdyno.analyse.duel import meaningless_below
 from rigdyno.report.comparison import change
 from rigdyno.schema.comparison import Duel
-from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.estimate import Estimate, Number
+from rigdyno.schema.metric import COUNT, RATE_CHANGE, RATE_RATIO
 from rigdyno.schema.record import RunHead
-from rigdyno.schema.view import Column, Entry, Number, Row, Table, Text, View
+from rigdyno.schema.view import Column, Entry, Row, Sentence, Table, Text, View
 from rigdyno.units import show_percent, show_seconds
 
 
@@ -34,19 +35,23 @@ def _title(duel: Duel) -> str:
     return f"Duel: {arms}" if not compared.what or compared.what in arms else f"Duel: {compared.what}, {arms}"
 
 
-def noise_sentence(duel: Duel | None, missing: str | None) -> str | None:
+def noise_sentence(duel: Duel | None, missing: str | None) -> Sentence | None:
     """What a suite's report says about the machine's own noise."""
     if duel is None:
-        return f"The machine's own noise was not measured: {missing}." if missing else None
+        return _no_noise(missing) if missing else None
     bound = meaningless_below(duel)
     if bound is None:
         only = f"only {len(duel.pairs)} of its pairs of processes finished"
         if not duel.pairs and not duel.lost:
             only = "there was no time left for it"
-        return f"The machine's own noise was not measured: {'; '.join((*duel.lost, only))}."
-    pairs = f"{len(duel.pairs)} pairs of processes"
-    what = duel.comparison.baseline
-    return f"{what} against itself, {pairs}: differences below {show_percent(bound)} mean nothing here today."
+        return _no_noise("; ".join((*duel.lost, only)))
+    fought = f"{duel.comparison.baseline} against itself, {len(duel.pairs)} pairs of processes"
+    text = f"{fought}: differences below {show_percent(bound)} mean nothing here today."
+    return Sentence(text=text, figure=Number(value=bound, unit="share"))
+
+
+def _no_noise(reason: str) -> Sentence:
+    return Sentence(text=f"The machine's own noise was not measured: {reason}.")
 
 
 def _table(duel: Duel) -> Table:
@@ -59,8 +64,10 @@ def _table(duel: Duel) -> Table:
         title="Turn by turn, in random order",
         columns=(
             Column(key="pair", title="processes", numeric=False),
-            Column(key="ratio", title="change from A to B" if near else "B's rate over A's"),
-            Column(key="turns", title="rounds"),
+            Column(key="ratio", title="change from A to B", metric=RATE_CHANGE)
+            if near
+            else Column(key="ratio", title="B's rate over A's", metric=RATE_RATIO),
+            Column(key="turns", title="rounds", metric=COUNT),
         ),
         rows=tuple(_row(name, change(ratio) if near else ratio, turns) for name, ratio, turns in figures),
         notes=(note,),

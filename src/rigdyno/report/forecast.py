@@ -12,9 +12,10 @@ from rigdyno.analyse.forecast import CONFIDENCE, REACH, Curve
 from rigdyno.analyse.link import Crossing
 from rigdyno.analyse.mechanisms import doubts
 from rigdyno.report.link import rests_on_link
-from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.estimate import Estimate, Number
+from rigdyno.schema.metric import EFFICIENCY, JOB_ENERGY, JOB_TIME, SPEEDUP, STEP_TIME, THROUGHPUT
 from rigdyno.schema.scaling import Expected, Point
-from rigdyno.schema.view import Column, Entry, Number, Plot, Row, Share, Table, View
+from rigdyno.schema.view import Column, Entry, Plot, Row, Share, Table, View
 from rigdyno.units import JOULES_PER_KWH, rate_unit, show_percent
 
 _FORMS = {
@@ -24,6 +25,8 @@ _FORMS = {
 }
 _COUNTS = 0.05  # the least share of a form that is worth a word
 _DRAWN_POINTS = 120
+_KIND_OF_INTERVAL = f"{show_percent(CONFIDENCE)} interval"
+DEVICES = Column(key="devices", title="devices", identifies=True)
 
 
 Origin = Literal["measured", "forecast"]
@@ -48,6 +51,7 @@ class Forecast:
     """A curve, how far it is drawn, and what is known beside it."""
 
     source: str
+    runs: tuple[str, ...] = ()  # that the points are from; empty: from elsewhere
     curve: Curve
     sizes: Sequence[int]
     unit: str
@@ -90,7 +94,7 @@ def forecast_view(forecast: Forecast, work: Work | None, remarks: Sequence[str])
         title="What a larger rig would give",
         rigs=(f"from {len(forecast.curve.points)} points of {forecast.source}",),
         doubts=tuple(doubts(forecast.curve.points, [forecast.expected(size) for size in forecast.sizes])),
-        tables=(_rates(figures, forecast), *(() if work is None else (_job(figures, work, forecast.unit),))),
+        tables=(_rates(figures, forecast), *(() if work is None else (_job(figures, work, forecast),))),
         plots=(_plot(forecast),),
         closing=(_rests_on(forecast.curve), *(rests_on_link(crossing, forecast.sizes) if crossing else ())),
         warnings=(*remarks, *_too_far(forecast.curve, forecast.sizes)),
@@ -117,18 +121,28 @@ def _rates(figures: Sequence[Figure], forecast: Forecast) -> Table:
         if forecast.batch is not None:
             entries["step"] = _step(figure, forecast.batch)
         entries["speedup"] = _speedup(figure, one)
-        entries["efficiency"] = Share(value=figure.rate.value / one / figure.devices, of="perfect scaling")
-        rows.append(_row(figure, entries))
-    step = {} if forecast.batch is None else {"step": "step"}
-    columns = _columns(rate="throughput", **step, speedup="speedup", efficiency="efficiency")
+        entries["efficiency"] = _efficiency(figure, one)
+        rows.append(_row(figure, entries, forecast))
+    columns = (
+        DEVICES,
+        Column(key="rate", title="throughput", metric=THROUGHPUT.of(forecast.unit)),
+        *(() if forecast.batch is None else (Column(key="step", title="step", metric=STEP_TIME),)),
+        Column(key="speedup", title="speedup", metric=SPEEDUP, bare=True),
+        Column(key="efficiency", title="efficiency", metric=EFFICIENCY),
+    )
     return Table(title=f"{forecast.unit}s a second, of all devices together", columns=columns, rows=tuple(rows))
 
 
 def _speedup(figure: Figure, one: float) -> Estimate:
     """A ratio of two measurements doesn't get the interval of one of them."""
     if figure.origin == "measured":
-        return _bare(figure.rate.value / one, "", "ratio to a device of the smallest size")
-    return figure.rate.scaled(1 / one, "")
+        return _bare(figure.rate.value / one, "x", "ratio to a device of the smallest size")
+    return figure.rate.scaled(1 / one, "x")
+
+
+def _efficiency(figure: Figure, one: float) -> Share:
+    part = _speedup(figure, one).scaled(1 / figure.devices, "share")
+    return Share(value=part.value, low=part.low, high=part.high, of="perfect scaling")
 
 
 def _step(figure: Figure, batch: int) -> Estimate:
@@ -137,24 +151,22 @@ def _step(figure: Figure, batch: int) -> Estimate:
     return figure.rate.mapped(lambda rate: items / rate, "s")
 
 
-def _job(figures: Sequence[Figure], work: Work, unit: str) -> Table:
+def _job(figures: Sequence[Figure], work: Work, forecast: Forecast) -> Table:
     rows = []
     for figure in figures:
         entries: dict[str, Entry] = {"time": _for(figure, work.items, "s")}
         if work.watts_per_device is not None:
             watts = work.watts_per_device * figure.devices
             entries["energy"] = _for(figure, watts * work.items / JOULES_PER_KWH, "kWh")
-        rows.append(_row(figure, entries))
-    columns = _columns(time="time") if work.watts_per_device is None else _columns(time="time", energy="energy")
-    return Table(title=f"A job of {work.items:.4g} {unit}s", columns=columns, rows=tuple(rows))
+        rows.append(_row(figure, entries, forecast))
+    energy = () if work.watts_per_device is None else (Column(key="energy", title="energy", metric=JOB_ENERGY),)
+    columns = (DEVICES, Column(key="time", title="time", metric=JOB_TIME), *energy)
+    return Table(title=f"A job of {work.items:.4g} {forecast.unit}s", columns=columns, rows=tuple(rows))
 
 
-def _columns(**titles: str) -> tuple[Column, ...]:
-    return tuple(Column(key=key, title=title) for key, title in {"devices": "devices", **titles}.items())
-
-
-def _row(figure: Figure, entries: dict[str, Entry]) -> Row:
-    return Row(entries={"devices": Number(value=figure.devices), **entries}, origin=figure.origin)
+def _row(figure: Figure, entries: dict[str, Entry], forecast: Forecast) -> Row:
+    known = {"devices": Number(value=figure.devices), **entries}
+    return Row(entries=known, origin=figure.origin, runs=forecast.runs)
 
 
 def _for(figure: Figure, amount: float, unit: str) -> Number:
@@ -177,7 +189,7 @@ def _plot(forecast: Forecast) -> Plot:
         values=(*values, *(rate.value for rate in rates)),
         lows=(*values, *(rate.ends[0] for rate in rates)),
         highs=(*values, *(rate.ends[1] for rate in rates)),
-        band_title=f"{show_percent(CONFIDENCE)} interval",
+        band_title="interval" if any(rate.confidence is None for rate in rates) else _KIND_OF_INTERVAL,
         forecast_from=len(measured),
         mark_seconds=float(forecast.curve.largest),
         mark_title="the largest that was measured; behind it a forecast",

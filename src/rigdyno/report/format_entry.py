@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from rigdyno.schema.estimate import Estimate, Missing
-from rigdyno.schema.view import Entry, Number, Published, Share, Text
+from msgspec.structs import replace
+
+from rigdyno.schema.estimate import Estimate, Missing, Number
+from rigdyno.schema.view import Column, Entry, Published, Share, Text, exact_text
 from rigdyno.units import scaled, show_number, show_percent, show_seconds
 
 NOTHING = "—"
 LONG_SECONDS = 60.0  # from here on in minutes and hours
+
+
+def cell_text(column: Column, entry: Entry | None) -> str:
+    """As it stands in that column."""
+    if column.identifies and isinstance(entry, Number) and not entry.unit:
+        return exact_text(entry.value)
+    if column.bare and isinstance(entry, Estimate | Number | Published):
+        entry = replace(entry, unit="")
+    return entry_text(entry)
 
 
 def entry_text(entry: Entry | None) -> str:
@@ -30,13 +41,13 @@ def estimate_text(estimate: Estimate) -> str:
     numbers = [number * factor for number in (estimate.value, *(estimate.interval or ()))]
     # Percentages are differences: digits that a large one has no use for would make a small one look certain.
     value, *ends = (f"{round(n, 1) + 0.0:.1f}" if estimate.unit == "%" else show_number(n) for n in numbers)
-    return f"{value} {prefix}{estimate.unit}" + (f" [{', '.join(ends)}]" if ends else "")
+    return f"{value} {prefix}{estimate.unit}".rstrip() + (f" [{', '.join(ends)}]" if ends else "")
 
 
 def number_text(number: Number) -> str:
     """Counts as they are, times as a person says them."""
-    if number.unit == "" and number.value == int(number.value):
-        return str(int(number.value))
+    if number.unit == "" and float(number.value).is_integer():
+        return exact_text(number.value)
     ends = () if number.low is None or number.high is None else (number.low, number.high)
     if number.unit == "s" and number.value >= LONG_SECONDS:
         shown = [show_seconds(seconds) for seconds in (number.value, *ends)]
@@ -50,7 +61,7 @@ def published_text(entry: Published) -> str:
     """With the digits that were published, no more."""
     number, prefix, _ = prefixed(entry.value, entry.unit)
     digits = show_number(number) if prefix else f"{number:g}"
-    return f"{digits} {prefix}{entry.unit}"
+    return f"{digits} {prefix}{entry.unit}".rstrip()
 
 
 def scaled_text(value: float, unit: str) -> str:

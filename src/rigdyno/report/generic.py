@@ -2,47 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rigdyno.report.format_entry import scaled_text
-from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.estimate import Estimate, Missing, Number
 from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.metric import COUNT, PEAK_MEMORY, STEP_RATE, STEP_TIME, THROUGHPUT
 from rigdyno.schema.spec import Value
-from rigdyno.schema.view import Column, Entry, Number, Plot, Presentation, Row, Table, Text
+from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, Text
+from rigdyno.suites._soak import TITLE, soak_columns, soak_entries
 from rigdyno.units import rate_unit, show_percent
 
-COLUMNS = (
-    Column(key="what", title="what", numeric=False),
-    Column(key="rate", title="rate"),
-    Column(key="steps", title="steps"),
-    Column(key="step", title="step, median"),
-    Column(key="memory", title="memory"),
-    Column(key="n", title="n"),
+WHAT = Column(key="what", title="what", numeric=False, identifies=True)
+KIND = Column(key="kind", title="kind", numeric=False, identifies=True)
+FIGURES = (
+    Column(key="steps", title="steps", metric=STEP_RATE),
+    Column(key="step", title="step, median", metric=STEP_TIME),
+    Column(key="memory", title="memory", metric=PEAK_MEMORY),
+    Column(key="n", title="n", metric=COUNT),
 )
 
 
 def presentation(measurements: Sequence[Measurement]) -> Presentation:
-    names = _names(measurements)
-    rows = [row for name, found in zip(names, measurements, strict=True) for row in _rows(name, found)]
+    identifying = _identifying(measurements)
+    rows = [row for measurement in measurements for row in _rows(measurement, identifying)]
+    columns = (*identifying, _rate_column(_one_unit(measurements)), *FIGURES)
+    soaked = [measurement for measurement in measurements if measurement.soak is not None]
     notes = dict.fromkeys(note for measurement in measurements for note in measurement.facts.notes)
     workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
     return Presentation(
         title=", ".join(workloads) or "no figures",
-        tables=(Table(title=_settings(measurements), columns=COLUMNS, rows=tuple(rows), notes=tuple(notes)),),
-        plots=tuple(_soak_plot(m) for m in measurements if m.soak is not None),
-        closing=tuple(_held(m) for m in measurements if m.soak is not None),
+        tables=(
+            Table(title=_settings(measurements), columns=columns, rows=tuple(rows), notes=tuple(notes)),
+            *((_soak_table(soaked, identifying),) if soaked else ()),
+        ),
+        plots=tuple(map(_soak_plot, soaked)),
+        closing=tuple(map(_held, soaked)),
     )
 
 
-def _names(measurements: Sequence[Measurement]) -> list[str]:
-    """What differs between them; the workload where nothing does."""
+def _identifying(measurements: Sequence[Measurement]) -> tuple[Column, ...]:
+    """What differs between them, each in a column of its own; the workload where nothing does."""
     traits = [_traits(measurement) for measurement in measurements]
-    keys = dict.fromkeys(key for each in traits for key in each)
-    differing = [key for key in keys if len({each.get(key) for each in traits}) > 1]
-    return [
-        ", ".join(f"{key}={each[key]}" for key in differing if each.get(key) is not None) or measurement.spec.workload
-        for measurement, each in zip(measurements, traits, strict=True)
-    ]
+    values = {key: {each.get(key) for each in traits} for key in dict.fromkeys(key for each in traits for key in each)}
+    differing = tuple(_trait_column(key, found) for key, found in values.items() if len(found) > 1)
+    several_kinds = any(len(measurement.kinds) > 1 for measurement in measurements)
+    return (*(differing or (WHAT,)), *((KIND,) if several_kinds else ()))
+
+
+def _trait_column(name: str, values: Iterable[Value | None]) -> Column:
+    numeric = not any(isinstance(value, bool | str) for value in values)
+    return Column(key=f"by_{name}", title=name, numeric=numeric, identifies=True)  # no figure has a key like that
+
+
+def _identity(measurement: Measurement, identifying: Sequence[Column]) -> dict[str, Entry]:
+    values = {f"by_{name}": value for name, value in _traits(measurement).items()}
+    values["what"] = measurement.spec.workload
+    return {column.key: _entry(value) for column in identifying if (value := values.get(column.key)) is not None}
+
+
+def _entry(value: Value) -> Entry:
+    return Text(text=str(value)) if isinstance(value, bool | str) else Number(value=value)
+
+
+def _one_unit(measurements: Sequence[Measurement]) -> str | None:
+    """Of all their rates; None: they have several."""
+    units = {rate_unit(measurement.facts.unit) for measurement in measurements}
+    return units.pop() if len(units) == 1 else None
+
+
+def _rate_column(unit: str | None) -> Column:
+    return Column(key="rate", title="rate", metric=THROUGHPUT if unit is None else THROUGHPUT.in_unit(unit))
 
 
 def _traits(measurement: Measurement) -> dict[str, Value | None]:
@@ -69,41 +99,56 @@ def _keys(measurements: Sequence[Measurement]) -> list[str]:
     return list(dict.fromkeys(key for measurement in measurements for key in measurement.spec.options))
 
 
-def _rows(name: str, measurement: Measurement) -> list[Row]:
+def _rows(measurement: Measurement, identifying: Sequence[Column]) -> list[Row]:
+    identity, facts = _identity(measurement, identifying), measurement.records[-1].columns()
     if not measurement.kinds:
         reason = measurement.throughput()
-        entries: dict[str, Entry] = {"what": Text(text=name), "rate": reason, "steps": reason, "step": reason}
-        return [Row(entries=entries, status=measurement.status, facts=measurement.records[-1].columns())]
-    only = len(measurement.kinds) == 1
+        entries: dict[str, Entry] = {**identity, "rate": reason, "steps": reason, "step": reason}
+        return [Row(entries=entries, status=measurement.status, facts=facts)]
     return [
-        _row(name if only else f"{name}, {kind}", measurement, figures, kind)
+        Row(
+            entries={**identity, **_kind(kind, identifying), **_figures(measurement, figures)},
+            status=measurement.status_of(kind),
+            facts=facts,
+        )
         for kind, figures in measurement.kinds.items()
     ]
 
 
-def _row(name: str, measurement: Measurement, figures: KindFigures, kind: str) -> Row:
-    unit = rate_unit(measurement.facts.unit)
-    return Row(
-        entries={
-            "what": Text(text=name),
-            "rate": figures.throughput.scaled(1.0, unit),
-            "steps": figures.steps if figures.steps is not None else Missing(reason="the steps were not counted"),
-            "step": figures.step_seconds,
-            "memory": _memory(measurement),
-            "n": Number(value=figures.throughput.n),
-        },
-        status=measurement.status_of(kind),
-        facts=measurement.records[-1].columns(),
-    )
+def _kind(name: str, identifying: Sequence[Column]) -> dict[str, Entry]:
+    return {KIND.key: Text(text=name)} if KIND in identifying else {}
+
+
+def _figures(measurement: Measurement, figures: KindFigures) -> dict[str, Entry]:
+    return {
+        "rate": figures.throughput,
+        "steps": figures.steps if figures.steps is not None else Missing(reason="the steps were not counted"),
+        "step": figures.step_seconds,
+        "memory": _memory(measurement),
+        "n": Number(value=figures.throughput.n),
+    }
 
 
 def _memory(measurement: Measurement) -> Entry:
     peaks = [record.peak_memory_bytes for record in measurement.records if record.peak_memory_bytes is not None]
     if not peaks:
         return Missing(reason="peak memory can't be read here")
-    peak = float(max(peaks))
-    method = "largest peak of the processes"
-    return Estimate(value=peak, n=1, unit="B", method=method)
+    return Estimate(value=float(max(peaks)), n=1, unit="B", method="largest peak of the processes")
+
+
+def _soak_table(soaked: Sequence[Measurement], identifying: Sequence[Column]) -> Table:
+    named = tuple(column for column in identifying if column != KIND)  # a soak is of the first kind
+    return Table(
+        title=TITLE,
+        columns=(*named, *soak_columns(_one_unit(soaked))),
+        rows=tuple(_soak_row(measurement, named) for measurement in soaked),
+    )
+
+
+def _soak_row(measurement: Measurement, identifying: Sequence[Column]) -> Row:
+    assert measurement.soak is not None
+    figures = soak_entries(measurement.soak, rate_unit(measurement.facts.unit))
+    return Row(entries={**_identity(measurement, identifying), **figures}, facts=measurement.records[-1].columns())
 
 
 def _soak_plot(measurement: Measurement) -> Plot:

@@ -8,10 +8,12 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Literal
 
 from rigdyno.clock import Clock
 from rigdyno.contracts import Probe
 from rigdyno.schema.diagnosis import Finding
+from rigdyno.schema.estimate import Number
 from rigdyno.units import show_number, show_percent
 
 SECONDS = 1.0
@@ -88,15 +90,16 @@ def _pressure(values: Mapping[str, float], resource: str, words: str) -> Finding
 def _finding(name: str, sentence: str, share: float | None, limit: float) -> Finding:
     if share is None or math.isnan(share):
         return Finding(name=name, status="unknown", sentence="can't be read here")
-    return _judged(name, sentence.format(show_percent(share)), noisy=share > limit)
+    return _judged(name, sentence.format(show_percent(share)), Number(value=share, unit="share"), noisy=share > limit)
 
 
-def _judged(name: str, sentence: str, noisy: bool) -> Finding:
-    return Finding(name=name, status="trap" if noisy else "fine", sentence=sentence, fix=FIXES[name] if noisy else None)
+def _judged(name: str, sentence: str, figure: Number, noisy: bool) -> Finding:
+    status: Literal["trap", "fine"] = "trap" if noisy else "fine"
+    return Finding(name=name, status=status, sentence=sentence, figure=figure, fix=FIXES[name] if noisy else None)
 
 
 def _load(load_average: float | None, cores: int) -> Finding:
     if load_average is None:
         return Finding(name="load", status="unknown", sentence="can't be read here")
     sentence = f"{show_number(load_average)} tasks wanted to run in the last minute; usable cores: {cores}"
-    return _judged("load", sentence, noisy=load_average > LOAD_PER_CORE * cores)
+    return _judged("load", sentence, Number(value=load_average), noisy=load_average > LOAD_PER_CORE * cores)

@@ -11,6 +11,7 @@ from pathlib import Path
 from rigdyno.rig._files import ROOT, read_text, selected
 from rigdyno.rig.child import ChildEnd, run_snippet
 from rigdyno.schema.diagnosis import Finding
+from rigdyno.schema.estimate import Number
 from rigdyno.units import show_bytes, show_percent
 
 TRY_SECONDS = 60.0
@@ -148,11 +149,12 @@ def try_shared_memory() -> Finding:
     if size is None:
         return finding
     sentence = f"{finding.sentence}; /dev/shm holds {show_bytes(size)}"
+    figure = Number(value=size, unit="B")
     if size >= SMALL_SHARED_MEMORY_BYTES:
-        return Finding(name=finding.name, status=finding.status, sentence=sentence)
+        return Finding(name=finding.name, status=finding.status, sentence=sentence, figure=figure)
     risk = "data loaders die with a bus error when it is full"
     fix = "start the container with --shm-size=8g, or: sudo mount -o remount,size=8g /dev/shm"
-    return Finding(name=finding.name, status="trap", sentence=f"{sentence}: {risk}", fix=fix)
+    return Finding(name=finding.name, status="trap", sentence=f"{sentence}: {risk}", fix=fix, figure=figure)
 
 
 def _shared_memory_bytes(root: Path) -> int | None:
@@ -178,14 +180,15 @@ def judge_huge_pages(setting: str, unasked_share: float, asked_share: float, tor
     got = (
         f"set to '{setting}': a fresh block gets {show_percent(unasked_share)}, {show_percent(asked_share)} if it asks"
     )
+    figure = Number(value=asked_share if torch_asks else unasked_share, unit="share")
     if unasked_share > 0.5 or (torch_asks and asked_share > 0.5):
-        return Finding(name="huge pages", status="fine", sentence=got)
+        return Finding(name="huge pages", status="fine", sentence=got, figure=figure)
     if asked_share > 0.5:
         sentence = f"{got}; torch doesn't ask by itself, so the first touch of a large tensor is slow"
-        return Finding(name="huge pages", status="trap", sentence=sentence, fix=f"export {TORCH_ASKS}=1")
+        return Finding(name="huge pages", status="trap", sentence=sentence, fix=f"export {TORCH_ASKS}=1", figure=figure)
     fix = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled" if setting == "never" else None
     sentence = f"{got}; the first touch of a large tensor is slow"
-    return Finding(name="huge pages", status="trap", sentence=sentence, fix=fix)
+    return Finding(name="huge pages", status="trap", sentence=sentence, fix=fix, figure=figure)
 
 
 TRAPS: Mapping[str, Callable[[], Finding]] = {

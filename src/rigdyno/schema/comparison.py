@@ -7,15 +7,17 @@ from typing import Literal
 import msgspec
 
 from rigdyno.schema.estimate import Estimate, Missing, Reason
+from rigdyno.schema.metric import Metric
 
 Answer = Literal["faster", "slower", "same", "undecided", "NOT_COMPARABLE"]  # of the candidate
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     what: str  # the configuration, or the workload that both have in common
+    metric: Metric
     baseline: str  # "A", or a run's name
     candidate: str
-    ratio: Estimate | Missing  # the candidate's rate over the baseline's: 0.97 is 3 % slower
+    ratio: Estimate | Missing  # the candidate's figure over the baseline's: 0.97 of a rate is 3 % slower
     rates: tuple[Estimate, Estimate] | None = None  # the baseline's and the candidate's, if each ran by itself
     margin: float  # differences up to this share count as none
     answer: Answer

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from rigdyno.schema.estimate import Number
 from rigdyno.schema.system import Environment, System
 
 DIAGNOSIS_VERSION = 1
@@ -18,6 +19,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["fine", "trap", "unknown"]
     sentence: str
     fix: str | None = None  # a command, or what to change
+    figure: Number | None = None  # what was read; None: nothing was, or it isn't a number
 
 
 class MeterState(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,11 @@ from typing import Literal
 import msgspec
 
 
+def require_both_ends(low: float | None, high: float | None) -> None:
+    if (low is None) != (high is None):
+        raise ValueError("an interval has two ends")
+
+
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
     value: float
     low: float | None = None  # with `high`; None: there is no interval, which isn't the same as a narrow one
@@ -19,8 +24,13 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
     method: str
 
     def __post_init__(self) -> None:
-        if (self.low is None) != (self.high is None):
-            raise ValueError("an interval has two ends")
+        require_both_ends(self.low, self.high)
+        if self.confidence is None:
+            return
+        if self.low is None:
+            raise ValueError("there is no confidence without an interval")
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"a confidence lies between 0 and 1, not at {self.confidence}")
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -57,6 +67,18 @@ def worst_ratio(above: Estimate, below: Estimate) -> tuple[float, float] | None:
     if above.interval is None or below.interval is None:
         return None
     return above.interval[0] / below.interval[1], above.interval[1] / below.interval[0]
+
+
+class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
+    """A count, or what follows from a figure that stands elsewhere; with an interval where that has one."""
+
+    value: float
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        require_both_ends(self.low, self.high)
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True, tag="missing"):

@@ -8,6 +8,7 @@ import msgspec
 
 from rigdyno.schema.estimate import Estimate, Missing, Validity
 from rigdyno.schema.layout import log_of
+from rigdyno.schema.metric import STEP_TIME, THROUGHPUT, Metric
 from rigdyno.schema.record import Completed, Facts, Outcome, RunRecord, Skipped
 from rigdyno.schema.spec import RunSpec
 
@@ -22,6 +23,10 @@ class KindFigures(msgspec.Struct, frozen=True, kw_only=True):
     steps: Estimate | None = None  # steps/s: the same in steps
     process_rates: tuple[float, ...] = ()  # items/s of each process: what two runs are compared by
     validity: Validity | None = None  # of these steps alone; None: that of the whole counts
+
+    def by_metric(self) -> tuple[tuple[Metric, Estimate], ...]:
+        """What one asks about first, of any workload."""
+        return (THROUGHPUT.in_unit(self.throughput.unit), self.throughput), (STEP_TIME, self.step_seconds)
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +80,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """Of the row of one kind: what is wrong with another one doesn't spoil it."""
         own = self.kinds[kind].validity if kind in self.kinds else None
         return self.status if own is None or not isinstance(self.outcome, Completed) else own.verdict
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Which ones its processes belong to."""
+        return tuple(dict.fromkeys(record.run for record in self.records))
 
     @property
     def best_kind(self) -> str | None:

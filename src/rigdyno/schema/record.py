@@ -109,7 +109,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its steps say something by themselves."""
         return self.pair is None and self.attempt_of is None
 
-    def columns(self) -> dict[str, str]:
+    def columns(self) -> dict[str, str | int]:
         """What could explain a number, by the names that a table's extra columns go by."""
         environment = self.environment
         named = {
@@ -118,7 +118,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
             "kernel": self.system.kernel,
             "device": self.spec.device,
             "python": environment.python,
-            "threads": None if environment.threads is None else str(environment.threads),
+            "threads": environment.threads,
             "governor": environment.governor,
             "commit": environment.rigdyno_git.commit[:12] if environment.rigdyno_git is not None else None,
             **environment.packages,

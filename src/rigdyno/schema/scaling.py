@@ -18,6 +18,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     """What a forecast starts from. None: nobody said."""
 
     source: str
+    runs: tuple[str, ...] = ()  # their names, where it starts from stored runs
     measured: bool = False  # in stored runs, not by somebody who only gave the numbers
     points: tuple[Point, ...]  # in ascending order
     unit: str | None = None
@@ -41,4 +42,4 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     low: float
     high: float
-    confidence: float  # of [low, high]
+    confidence: float | None  # of [low, high]; None: nobody knows

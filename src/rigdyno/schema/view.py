@@ -10,23 +10,15 @@ from typing import Literal
 import msgspec
 
 from rigdyno.schema.comparison import Comparison
-from rigdyno.schema.estimate import Estimate, Missing, Validity
+from rigdyno.schema.estimate import Estimate, Missing, Number, Validity, require_both_ends
 from rigdyno.schema.measured import Status
+from rigdyno.schema.metric import Metric
 
 VIEW_VERSION = 1
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     text: str
-
-
-class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
-    """A count, or what follows from a figure that stands elsewhere; with an interval where that has one."""
-
-    value: float
-    unit: str = ""
-    low: float | None = None
-    high: float | None = None
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
@@ -36,6 +28,9 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
     low: float | None = None
     high: float | None = None
     of: str
+
+    def __post_init__(self) -> None:
+        require_both_ends(self.low, self.high)
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, tag="published"):
@@ -52,9 +47,10 @@ Entry = Estimate | Missing | Number | Text | Share | Published
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     title: str
-    unit: str = ""
+    metric: Metric | None = None  # None: of texts, or of what identifies a row
     numeric: bool = True
     identifies: bool = False  # whether it says which row this is
+    bare: bool = False  # shown without the unit, which the table's title or the column's own makes clear
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +58,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     origin: Literal["measured", "published", "forecast"] = "measured"
     status: Status | None = None
     notes: tuple[str, ...] = ()
-    facts: dict[str, str] = {}  # versions and the like: columns that a table can be given
+    runs: tuple[str, ...] = ()  # that it is of, where the view is of several
+    facts: dict[str, str | int] = {}  # versions and the like: columns that a table can be given
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,15 +75,29 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     def name_of(self, row: Row) -> str:
         """By the first column and all others that identify it: 'nodes 1, GPUs 2'."""
-        named = [(column.title, _plain(row.entries.get(column.key))) for column in self.identifying]
-        texts = [(title, text) for title, text in named if text]
-        return texts[0][1] if len(texts) == 1 else ", ".join(f"{title} {text}" for title, text in texts)
+        named = [(column.title, row.entries.get(column.key)) for column in self.identifying]
+        said = [(title, entry, text) for title, entry in named if (text := _plain(entry))]
+        if len(said) == 1 and isinstance(said[0][1], Text):
+            return said[0][2]
+        return ", ".join(f"{title} {text}" for title, _, text in said)
 
 
 def _plain(entry: Entry | None) -> str:
     if isinstance(entry, Number):
-        return f"{entry.value:g}"
+        return f"{exact_text(entry.value)} {entry.unit}".rstrip()
     return entry.text if isinstance(entry, Text) else ""
+
+
+def exact_text(value: float) -> str:
+    """With all digits, for what tells rows apart."""
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+class Sentence(msgspec.Struct, frozen=True, kw_only=True):
+    """With the figure that it is about, for whoever doesn't read it."""
+
+    text: str
+    figure: Number | None = None
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +135,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     plots: tuple[Plot, ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # of a duel, or of stored runs
     validity: Validity | None = None  # of the whole: the worst of its parts
-    noise: str | None = None  # which differences mean nothing here, in words
+    noise: Sentence | None = None  # which differences mean nothing here
     standing: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

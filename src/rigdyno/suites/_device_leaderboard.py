@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from rigdyno.reference.published import TENSOR_ADD_SIZE, PublishedAdd, tensor_add
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
+from rigdyno.schema.metric import LIMIT_SHARE
 from rigdyno.schema.view import Column, Presentation, Published, Row, Share, Table, Text
-from rigdyno.suites._device_tables import in_iterations, kind_of, moved_by, size_of, variant
+from rigdyno.suites._device_tables import ADD_RATE, MOVED, kind_of, moved_by, size_of, variant
 
 WHAT_IT_MEASURES = (
     "The published function takes no argument and is scripted, so TorchScript folds it into a constant and the loop "
@@ -38,9 +39,9 @@ def _ranking(title: str, kinds: tuple[str, ...], ranked: Sequence[Measurement]) 
     rows.sort(key=lambda pair: -pair[0])
     columns = (
         Column(key="device", title="device", numeric=False),
-        Column(key="rate", title="rate"),
-        Column(key="moved", title="moved"),
-        Column(key="nominal", title="of nominal"),
+        ADD_RATE,
+        MOVED,
+        Column(key="nominal", title="of nominal", metric=LIMIT_SHARE),
     )
     sources = sorted({row.source for row in tensor_add() if row.kind in kinds})
     notes = (f"published: {', '.join(sources)}; moved = one read and one write; nominal: the memory's data sheet",)
@@ -60,15 +61,15 @@ def _published_row(row: PublishedAdd) -> Row:
             "device": Text(text=row.device),
             "rate": Published(value=row.iterations_per_s, unit="it/s", source=row.source),
             "moved": Published(value=row.bytes_per_s, unit="B/s", source=row.source),
-            "nominal": _of_nominal(row),
+            **_of_nominal(row),
         },
         notes=(note,) if note else (),
     )
 
 
-def _of_nominal(row: PublishedAdd) -> Share | Text:
+def _of_nominal(row: PublishedAdd) -> dict[str, Share]:
     nominal = row.nominal_bytes_per_s
-    return Text(text="") if nominal is None else Share(value=row.bytes_per_s / nominal, of="nominal bandwidth")
+    return {} if nominal is None else {"nominal": Share(value=row.bytes_per_s / nominal, of="nominal bandwidth")}
 
 
 def _stored_row(measurement: Measurement) -> Row:
@@ -76,11 +77,12 @@ def _stored_row(measurement: Measurement) -> Row:
     return Row(
         entries={
             "device": Text(text=device_name(measurement)),
-            "rate": in_iterations(measurement.throughput()),
+            "rate": measurement.throughput(),
             "moved": moved_by(measurement),
         },
         notes=(f"measured in {record.run}, torch {record.environment.packages.get('torch', 'unknown')}",),
         status=measurement.status,
+        runs=measurement.runs,
         facts=measurement.records[-1].columns(),
     )
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from rigdyno.analyse.limits import bytes_per_s, fits_the_cache, memory_limit
 from rigdyno.errors import DamagedRun
 from rigdyno.reference.published import TENSOR_ADD_SIZE
-from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
+from rigdyno.schema.estimate import Estimate, Missing, Number, worst_ratio
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.view import Column, Entry, Number, Row, Share, Table, Text
-from rigdyno.units import rate_unit, show_bytes
+from rigdyno.schema.metric import BANDWIDTH, COUNT, LAUNCH_TIME, LIMIT_SHARE, THROUGHPUT
+from rigdyno.schema.view import Column, Entry, Row, Share, Table, Text
+from rigdyno.units import show_bytes
 
 VARIANT_NAMES = {
     "as_published": "add, as published",
@@ -25,10 +26,12 @@ _LIMIT_NAMES = {
 }
 
 WHAT = Column(key="what", title="what", numeric=False)
-RATE = Column(key="rate", title="rate")
-MOVED = Column(key="moved", title="moved")
-SHARE = Column(key="share", title="of limit")
-COUNT = Column(key="n", title="n")
+RATE = Column(key="rate", title="rate", metric=THROUGHPUT)
+ADD_RATE = Column(key="rate", title="rate", metric=THROUGHPUT.of("iteration"))
+MOVED = Column(key="moved", title="moved", metric=BANDWIDTH)
+SHARE = Column(key="share", title="of limit", metric=LIMIT_SHARE)
+LAUNCH = Column(key="launch", title="takes", metric=LAUNCH_TIME)
+STEPS = Column(key="n", title="n", metric=COUNT)
 
 
 def of_workload(measurements: Iterable[Measurement], workload: str) -> list[Measurement]:
@@ -65,7 +68,7 @@ def adds(measurements: Sequence[Measurement]) -> Table:
     found = of_workload(measurements, "tensor_add")
     return Table(
         title=f"Tensor add, {_sizes(found)}, float32",
-        columns=(WHAT, RATE, MOVED, SHARE, COUNT),
+        columns=(WHAT, ADD_RATE, MOVED, SHARE, STEPS),
         rows=tuple(add_row(measurement, limit) for measurement in found),
         notes=_counted(found),
     )
@@ -91,7 +94,7 @@ def add_row(measurement: Measurement, limit: Estimate | None) -> Row:
     return Row(
         entries={
             "what": Text(text=name),
-            "rate": in_iterations(measurement.throughput()),
+            "rate": measurement.throughput(),
             "moved": moved,
             "share": share_of(measurement, limit),
             "n": count(measurement.throughput()),
@@ -99,10 +102,6 @@ def add_row(measurement: Measurement, limit: Estimate | None) -> Row:
         status=measurement.status,
         facts=measurement.records[-1].columns(),
     )
-
-
-def in_iterations(rate: Estimate | Missing) -> Estimate | Missing:
-    return rate if isinstance(rate, Missing) else rate.scaled(1.0, "it/s")
 
 
 def count(entry: Estimate | Missing) -> Entry:
@@ -123,7 +122,8 @@ def _counted(found: Sequence[Measurement]) -> tuple[str, ...]:
 
 def limits(measurements: Sequence[Measurement]) -> Table:
     rows = [row for name in _LIMIT_NAMES for found in of_workload(measurements, name) for row in limit_rows(found)]
-    return Table(title="This machine's own limits", columns=(WHAT, RATE, COUNT), rows=tuple(rows))
+    launch = (LAUNCH,) if any(LAUNCH.key in row.entries for row in rows) else ()
+    return Table(title="This machine's own limits", columns=(WHAT, RATE, *launch, STEPS), rows=tuple(rows))
 
 
 def limit_rows(measurement: Measurement) -> list[Row]:
@@ -135,20 +135,23 @@ def limit_rows(measurement: Measurement) -> list[Row]:
 def _limit_row(measurement: Measurement, kind: str | None) -> Row:
     name = _LIMIT_NAMES[measurement.spec.workload]
     detail = str(measurement.spec.options.get("dtype") or (kind or "").replace("_", " "))
-    figures = measurement.kinds.get(kind) if kind is not None else None
-    rate: Entry = measurement.throughput(kind or "step")
-    if figures is not None:
-        rate = _in_its_unit(measurement, figures.throughput)
-    entries: dict[str, Entry] = {"what": Text(text=f"{name}, {detail}".rstrip(", ")), "rate": rate}
-    entries["n"] = count(rate) if isinstance(rate, (Estimate, Missing)) else Text(text="")
-    return Row(entries=entries, status=measurement.status_of(kind), facts=measurement.records[-1].columns())
+    rate = measurement.throughput(kind or "step")
+    return Row(
+        entries={"what": Text(text=f"{name}, {detail}".rstrip(", ")), **_limit(measurement, rate), "n": count(rate)},
+        status=measurement.status_of(kind),
+        facts=measurement.records[-1].columns(),
+    )
 
 
-def _in_its_unit(measurement: Measurement, throughput: Estimate) -> Estimate:
+def _limit(measurement: Measurement, rate: Estimate | Missing) -> dict[str, Entry]:
     """Bytes and operations as rates; a launch as what one takes."""
-    if measurement.facts.unit != "launch" or throughput.ends[0] <= 0:  # there is no upper bound to invert
-        return throughput.scaled(1.0, rate_unit(measurement.facts.unit))
-    return throughput.mapped(lambda rate: 1 / rate, "s/launch")
+    if measurement.facts.unit != "launch":
+        return {RATE.key: rate}
+    if isinstance(rate, Missing):
+        return {LAUNCH.key: rate}
+    if rate.ends[0] <= 0:  # there is no upper bound to invert
+        return {RATE.key: rate}
+    return {LAUNCH.key: rate.mapped(lambda launches: 1 / launches, "s/launch")}
 
 
 def kind_of(measurement: Measurement) -> str:

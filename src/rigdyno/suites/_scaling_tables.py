@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from rigdyno.reference.published import PublishedScaling, resnet50_scaling
-from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
+from rigdyno.schema.estimate import Estimate, Missing, Number, worst_ratio
 from rigdyno.schema.measured import KindFigures, Measurement, Phases
+from rigdyno.schema.metric import BANDWIDTH, EFFICIENCY, PHASE_TIME, SPEEDUP, THROUGHPUT, TRANSFER_TIME
 from rigdyno.schema.samples import PHASES
-from rigdyno.schema.view import Column, Entry, Number, Published, Row, Share, Table, Text
-from rigdyno.units import bus_bytes, bytes_from, rate_unit, show_percent
+from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
+from rigdyno.units import bus_bytes, bytes_from, show_percent
 
-NODES = Column(key="nodes", title="nodes", identifies=True)
-FORWARD = Column(key="forward", title="fwd")
-BACKWARD = Column(key="backward", title="bwd")
-OVERALL = Column(key="overall", title="overall")
-SPEEDUP = Column(key="speedup", title="speedup")
-EFFICIENCY = Column(key="efficiency", title="of ideal")
+IMAGES = THROUGHPUT.of("image")
+# Seven columns have no room for units: those of the rates stand in the table's title.
+FIGURES = (
+    Column(key="forward", title="fwd", metric=IMAGES, bare=True),
+    Column(key="backward", title="bwd", metric=IMAGES, bare=True),
+    Column(key="overall", title="overall", metric=IMAGES, bare=True),
+    Column(key="speedup", title="speedup", metric=SPEEDUP, bare=True),
+    Column(key="efficiency", title="of ideal", metric=EFFICIENCY),
+)
 
 _SHOWN = 1e-3  # seconds: a phase that is shorter everywhere needs no column
 
@@ -35,16 +39,23 @@ def devices_word(measurement: Measurement) -> str:
 def measured(found: Sequence[Measurement]) -> Table:
     if not found:
         return Table(title="", columns=(), rows=())
-    devices = Column(key="devices", title=devices_word(found[0]), identifies=True)
     return Table(
         title=settings(found[0]),
-        columns=(NODES, devices, FORWARD, BACKWARD, OVERALL, SPEEDUP, EFFICIENCY),
+        columns=(*_sizes(devices_word(found[0])), *FIGURES),
         rows=tuple(_row(each, found[0]) for each in found),
         notes=(
             *_core_note(found),
             "fwd: broadcast and forward pass; bwd: backward pass, waiting for gradients, optimizer",
         ),
     )
+
+
+def _sizes(devices: str) -> tuple[Column, Column]:
+    return Column(key="nodes", title="nodes", identifies=True), _devices(devices)
+
+
+def _devices(title: str) -> Column:
+    return Column(key="devices", title=title, identifies=True)
 
 
 def settings(measurement: Measurement) -> str:
@@ -72,16 +83,16 @@ def _core_note(found: Sequence[Measurement]) -> tuple[str, ...]:
 
 
 def _row(each: Measurement, first: Measurement) -> Row:
-    overall = each.throughput()
     entries: dict[str, Entry] = {
         "nodes": Number(value=each.spec.nodes),
         "devices": Number(value=each.spec.world_size),
         "forward": _phase_rate(each, "forward"),
         "backward": _phase_rate(each, "backward"),
-        "overall": _in_images(overall),
+        "overall": each.throughput(),
         "speedup": speedup(each, first),
-        "efficiency": efficiency(each, first),
     }
+    if each is not first:
+        entries["efficiency"] = _ratio(each, first, each.spec.world_size, "perfect scaling")
     return Row(entries=entries, status=each.status, facts=each.records[-1].columns())
 
 
@@ -89,12 +100,7 @@ def _phase_rate(each: Measurement, name: str) -> Entry:
     if each.phases is None:
         return Missing(reason=each.why_missing() if not each.kinds else "the phases were not timed")
     rate: Estimate = getattr(each.phases, name)
-    return _in_images(rate)
-
-
-def _in_images(rate: Estimate | Missing) -> Estimate | Missing:
-    """Without the unit, which stands in the title: seven columns have no room for it."""
-    return rate if isinstance(rate, Missing) else rate.scaled(1.0, "")
+    return rate
 
 
 def _ratio(each: Measurement, first: Measurement, times: float, of: str) -> Entry:
@@ -113,17 +119,11 @@ def speedup(each: Measurement, first: Measurement) -> Entry:
     if not isinstance(ratio, Share):
         return ratio
     if each is first:
-        return Number(value=1)
+        return Number(value=1, unit="x")
     return Estimate(
-        value=ratio.value, low=ratio.low, high=ratio.high, n=len(each.records), unit="",
+        value=ratio.value, low=ratio.low, high=ratio.high, n=len(each.records), unit="x",
         method="the worst of both intervals",
     )  # fmt: skip
-
-
-def efficiency(each: Measurement, first: Measurement) -> Entry:
-    if each is first:
-        return Text(text="")
-    return _ratio(each, first, each.spec.world_size, "perfect scaling")
 
 
 def spent(found: Sequence[Measurement]) -> Table:
@@ -132,14 +132,15 @@ def spent(found: Sequence[Measurement]) -> Table:
     if not timed:
         return Table(title="", columns=(), rows=())
     names = [name for name in PHASES if any(_mean(phases, name) >= _SHOWN for _, phases in timed)]
-    rows = [_spent_row(_ranks(each), _means(phases), names) for each, phases in timed]
-    _, largest = timed[-1]
-    if len(largest.by_rank) > 1:
-        rows += [_spent_row(f"  rank {number}", rank, names) for number, rank in largest.by_rank.items()]
+    rows = [_spent_row(each, _means(phases), names) for each, phases in timed]
+    largest, spent_there = timed[-1]
+    if len(spent_there.by_rank) > 1:
+        rows += [_spent_row(largest, seconds, names, rank) for rank, seconds in spent_there.by_rank.items()]
     return Table(
         title="Where the time of a step goes",
         columns=(
-            Column(key="what", title=devices_word(found[0]), numeric=False),
+            _devices(devices_word(found[0])),
+            Column(key="rank", title="rank", numeric=False, identifies=True),
             *(_phase_column(name) for name in names),
         ),
         rows=tuple(rows),
@@ -147,20 +148,16 @@ def spent(found: Sequence[Measurement]) -> Table:
     )
 
 
-def _ranks(each: Measurement) -> str:
-    return str(each.spec.world_size) + (", mean" if each.spec.world_size > 1 else "")
-
-
 def _phase_column(name: str) -> Column:
-    return Column(key=name, title="exposed" if name == "communication" else name)
+    return Column(key=name, title="exposed" if name == "communication" else name, metric=PHASE_TIME)
 
 
-def _spent_row(what: str, seconds: Mapping[str, float], names: Sequence[str]) -> Row:
-    return Row(entries={"what": Text(text=what), **{name: _seconds(seconds.get(name)) for name in names}})
-
-
-def _seconds(value: float | None) -> Entry:
-    return Text(text="") if value is None else Number(value=value, unit="s")
+def _spent_row(each: Measurement, seconds: Mapping[str, float], names: Sequence[str], rank: int | None = None) -> Row:
+    """Of one rank, or the mean of all."""
+    entries: dict[str, Entry] = {"devices": Number(value=each.spec.world_size)}
+    if each.spec.world_size > 1:
+        entries["rank"] = Text(text="mean") if rank is None else Number(value=rank)
+    return Row(entries=entries | {name: Number(value=seconds[name], unit="s") for name in names if name in seconds})
 
 
 def _spent_notes(timed: Sequence[Phases]) -> tuple[str, ...]:
@@ -186,9 +183,9 @@ def link(measurements: Sequence[Measurement]) -> Table:
     if found is None:
         return Table(title="", columns=(), rows=())
     columns = (
-        Column(key="size", title="all-reduce of", numeric=False),
-        Column(key="time", title="takes"),
-        Column(key="bus", title="bus bandwidth"),
+        Column(key="size", title="all-reduce of"),
+        Column(key="time", title="takes", metric=TRANSFER_TIME),
+        Column(key="bus", title="bus bandwidth", metric=BANDWIDTH),
     )
     return Table(
         title=f"The link between {found.spec.world_size} ranks",
@@ -202,13 +199,13 @@ def _link_rows(found: Measurement) -> list[Row]:
     facts = found.records[-1].columns()
     if not found.kinds:
         reason = found.throughput()
-        return [Row(entries={"size": Text(text="—"), "time": reason, "bus": reason}, status=found.status, facts=facts)]
+        return [Row(entries={"time": reason, "bus": reason}, status=found.status, facts=facts)]
     return [
         Row(
             entries={
-                "size": Text(text=size),
-                "time": Number(value=_seconds_each(found, size, figures), unit="s"),
-                "bus": figures.throughput.scaled(1.0, rate_unit("byte")),
+                "size": Number(value=bytes_from(size), unit="B"),
+                "time": _seconds_each(found, size, figures),
+                "bus": figures.throughput,
             },
             status=found.status_of(size),
             facts=facts,
@@ -217,17 +214,19 @@ def _link_rows(found: Measurement) -> list[Row]:
     ]
 
 
-def _seconds_each(found: Measurement, size: str, figures: KindFigures) -> float:
+def _seconds_each(found: Measurement, size: str, figures: KindFigures) -> Estimate:
     """From the bus bandwidth: a step may be many small ones."""
-    return bus_bytes(bytes_from(size), found.spec.world_size) / figures.throughput.value
+    moved, rate = bus_bytes(bytes_from(size), found.spec.world_size), figures.throughput
+    if rate.ends[0] <= 0:
+        rate = rate.without_interval(rate.method)  # there is no upper bound to invert
+    return rate.mapped(lambda each: moved / each, "s")
 
 
 def published() -> Table:
-    devices = Column(key="devices", title="GPUs", identifies=True)
     found = resnet50_scaling()
     return Table(
         title="Published, image/s: K80 GPUs, p2.8xlarge nodes, 32 images of 224 x 224 a GPU",
-        columns=(NODES, devices, FORWARD, BACKWARD, OVERALL, SPEEDUP, EFFICIENCY),
+        columns=(*_sizes("GPUs"), *FIGURES),
         rows=tuple(_published_row(each) for each in found),
         notes=(
             "1 to 8 GPUs are DataParallel in one process, 16 to 128 DistributedDataParallel: two mechanisms in a table",
@@ -237,8 +236,8 @@ def published() -> Table:
 
 
 def _published_row(each: PublishedScaling) -> Row:
-    def as_printed(value: float) -> Published:
-        return Published(value=value, unit="", source=each.source)
+    def as_printed(value: float, unit: str = "image/s") -> Published:
+        return Published(value=value, unit=unit, source=each.source)
 
     return Row(
         entries={
@@ -247,7 +246,7 @@ def _published_row(each: PublishedScaling) -> Row:
             "forward": as_printed(each.forward),
             "backward": as_printed(each.backward),
             "overall": as_printed(each.overall),
-            "speedup": as_printed(each.speedup),
+            "speedup": as_printed(each.speedup, "x"),
             "efficiency": Share(value=each.speedup / each.devices, of="perfect scaling"),
         },
         origin="published",

@@ -47,4 +47,5 @@ class Quick:
 def _one_table(measurements: Sequence[Measurement]) -> Table:
     adds = tables.adds(measurements)
     limits = tables.limits(measurements)
-    return Table(title=adds.title, columns=adds.columns, rows=(*adds.rows, *limits.rows), notes=adds.notes)
+    columns = (tables.WHAT, tables.RATE, tables.MOVED, tables.SHARE, tables.STEPS)
+    return Table(title=adds.title, columns=columns, rows=(*adds.rows, *limits.rows), notes=adds.notes)

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_rows import repeatable
 
-from rigdyno.analyse.answers import MARGIN, answer_to, in_words, signed_percent
+from rigdyno.analyse.answers import MARGIN, answer_to, in_favour, in_words, signed_percent
 from rigdyno.errors import BadValue
 from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.metric import COUNT, STEP_TIME, THROUGHPUT
 
 UP, DOWN = 1 + MARGIN, 1 / (1 + MARGIN)  # the margin is the same way off in both directions
 BIT = 1e-9
@@ -73,6 +74,20 @@ def test_the_margin_is_the_users(margin, answer):
 def test_a_margin_that_is_none(margin):
     with pytest.raises(BadValue, match="a margin lies between 0 and 1"):
         answer_to(a_ratio(1, 1), margin)
+
+
+def test_of_a_time_less_is_better():
+    halved = a_ratio(0.4, 0.6, 0.5)
+    assert answer_to(in_favour(halved, THROUGHPUT)) == "slower"
+    found = in_favour(halved, STEP_TIME)
+    assert (found.low, found.value, found.high) == pytest.approx((1 / 0.6, 2.0, 2.5))
+    assert answer_to(found) == "faster"
+    assert in_words("B", found, "faster") == "B is 2.00 times as fast (1.67 to 2.50)"
+
+
+def test_a_count_is_neither_faster_nor_slower():
+    with pytest.raises(BadValue, match="'count'"):
+        in_favour(a_ratio(0.4, 0.6, 0.5), COUNT)
 
 
 @pytest.mark.parametrize(

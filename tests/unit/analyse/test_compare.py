@@ -12,6 +12,7 @@ from rigdyno.analyse.matching import are_alike, figures_by_name, matched, name_o
 from rigdyno.analyse.statistics import across_processes
 from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.metric import STEP_TIME, THROUGHPUT
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.system import Accelerator, Cpu, Environment, GitState
@@ -122,6 +123,14 @@ class TestRegressions:
     @pytest.mark.parametrize("rates", [STEADY, FASTER, WILD, (50.0,)])
     def test_nothing_else_is_one(self, rates):
         assert regressions(compare([measured()], [measured(rates)], SIDES), 0.01) == []
+
+    @pytest.mark.parametrize(("metric", "count"), [(THROUGHPUT, 0), (STEP_TIME, 1)])
+    def test_the_metric_says_which_way_is_worse(self, metric, count):
+        """Ten per cent more: of a rate that is no regression, of a time it is."""
+        [found] = compare([measured()], [measured(FASTER)], SIDES)
+        assert found.metric == THROUGHPUT.of("image")
+        found = msgspec.structs.replace(found, metric=metric, answer="slower")
+        assert len(regressions([found], 0.03)) == count
 
     def test_nor_is_what_the_machine_does_by_itself(self):
         found = compare([measured()], [measured(SLOWER)], Sides("old", "new", noise=0.08))

@@ -21,7 +21,7 @@ CPU = Cpu(
 
 def measured(workload, rate, per_item=None, verdict="VALID", **options):
     spec = RunSpec(workload=workload, options=options)
-    estimate = Estimate(value=rate, low=rate, high=rate, confidence=0.95, n=9, unit="x/s", method="made up")
+    estimate = Estimate(value=rate, low=rate, high=rate, confidence=0.95, n=9, unit="B/s", method="made up")
     return Measurement(
         spec=spec,
         records=(a_record(spec, system=a_system(cpu=CPU)),),
@@ -49,6 +49,14 @@ def test_a_limit_that_is_itself_invalid_condemns_nothing():
 def test_the_best_of_several_limits_counts():
     limits = [measured("memory_bandwidth", rate, working_set=str(rate)) for rate in (20e9, 60e9, 40e9)]
     assert memory_limit(limits).value == 60e9
+
+
+def test_the_best_process_has_no_confidence():
+    """The interval of the mean, stretched to hold the best of them, is none of 95 %."""
+    limit = measured("memory_bandwidth", 40e9)
+    figures = replace(limit.kinds["step"], process_rates=(38e9, 43e9))
+    found = memory_limit([replace(limit, kinds={"step": figures})])
+    assert (found.value, found.low, found.high, found.confidence) == (43e9, 40e9, 43e9, None)
 
 
 @pytest.mark.parametrize(("per_item", "fits"), [(8e6, True), (4 * CACHE_BYTES, False), (1.2e9, False), (None, False)])

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from scipy import stats
 from scripted_rows import repeatable
 
 from rigdyno.analyse.statistics import (
     across_processes,
+    across_ranks,
     correlated_ranks,
     log_ratio_estimate,
     median_estimate,
@@ -18,6 +20,8 @@ from rigdyno.analyse.statistics import (
     throughput_estimate,
 )
 from rigdyno.errors import BadValue, DamagedRun
+from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.metric import SPEEDUP, STEP_TIME, THROUGHPUT
 
 
 class TestMedian:
@@ -123,6 +127,29 @@ def remembering(memory, n, seed):
     for index in range(1, n):
         noise[index] += memory * noise[index - 1]
     return noise
+
+
+class TestRanks:
+    RANKS = tuple(
+        Estimate(value=value, low=value - 1, high=value + 2, confidence=confidence, n=n, unit="s", method="by hand")
+        for value, confidence, n in ((10.0, 0.95, 30), (12.0, 0.9, 20))
+    )
+
+    def test_rates_are_added_up_and_so_are_their_bounds(self):
+        found = across_ranks(THROUGHPUT, self.RANKS)
+        assert (found.value, found.low, found.high, found.confidence, found.n) == (22.0, 20.0, 26.0, 0.9, 20)
+        assert found.method == "sum of 2 ranks, each: by hand"
+
+    def test_the_step_takes_as_long_as_that_of_the_slowest(self):
+        assert across_ranks(STEP_TIME, self.RANKS) == self.RANKS[1]
+
+    def test_an_unknown_confidence_is_not_one_of_zero(self):
+        found = across_ranks(THROUGHPUT, [self.RANKS[0], replace(self.RANKS[1], confidence=None)])
+        assert (found.low, found.high, found.confidence) == (20.0, 26.0, None)
+
+    def test_what_is_not_of_single_ranks_is_not_put_together(self):
+        with pytest.raises(BadValue, match="'speedup'"):
+            across_ranks(SPEEDUP, self.RANKS)
 
 
 class TestProcesses:

@@ -16,9 +16,10 @@ from rigdyno.report.page import Page
 from rigdyno.report.plan_text import plan_lines, summary
 from rigdyno.report.progress import Bar, Lines
 from rigdyno.report.show import run_text
+from rigdyno.schema.estimate import Number
 from rigdyno.schema.record import Completed, Failed
 from rigdyno.schema.spec import Cell, Plan
-from rigdyno.schema.view import View
+from rigdyno.schema.view import Sentence, View
 from stored_duels import CHEAP, DUEL, SELF_DUEL, A, B, arm_cells, stored_duel, stored_suite
 from support import a_head, a_record
 
@@ -170,7 +171,8 @@ class TestNoise:
         view = run.view()
         ratio = run.duel.comparison.ratio
         reach = 100 * max(ratio.high - 1, 1 - ratio.low)
-        assert view.noise == (
+        assert view.noise.figure == Number(value=pytest.approx(reach / 100), unit="share")
+        assert view.noise.text == (
             "launch_latency against itself, 4 pairs of processes: "
             f"differences below {reach:.1f} % mean nothing here today."
         )
@@ -180,12 +182,12 @@ class TestNoise:
 
     def test_why_it_was_not_measured(self, tmp_path):
         view = api.load(stored_suite(tmp_path, (), missing="a tenth of this run is 3.6 s")).view()
-        assert view.noise == "The machine's own noise was not measured: a tenth of this run is 3.6 s."
+        assert view.noise == Sentence(text="The machine's own noise was not measured: a tenth of this run is 3.6 s.")
 
     def test_three_pairs_are_too_few(self, tmp_path):
         outcomes = {(4, "a"): KILLED}
         view = api.load(stored_suite(tmp_path, (1.01, 0.99, 1.012, 1.0), outcomes=outcomes)).view()
-        assert view.noise == (
+        assert view.noise.text == (
             "The machine's own noise was not measured: pair 4: A failed (signal, measure): SIGKILL: killed from "
             "outside; only 3 of its pairs of processes finished."
         )
@@ -193,7 +195,8 @@ class TestNoise:
     def test_pairs_for_which_there_was_no_time_are_not_called_unfinished_cells(self, tmp_path):
         view = api.load(stored_suite(tmp_path, (1.01, 0.99), planned=4)).view()
         assert view.warnings == ()
-        assert view.noise == "The machine's own noise was not measured: only 2 of its pairs of processes finished."
+        text = "The machine's own noise was not measured: only 2 of its pairs of processes finished."
+        assert view.noise == Sentence(text=text)
 
     def test_what_is_no_suite_says_nothing(self, tmp_path):
         assert view_of(tmp_path, SLOWER).noise is None

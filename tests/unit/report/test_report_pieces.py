@@ -17,18 +17,21 @@ from rigdyno.report.plot import plot_lines
 from rigdyno.report.progress import Bar, Lines, Silent, ending, observer_for
 from rigdyno.report.show import run_text
 from rigdyno.report.view import overall, rig_line, with_columns
-from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
+from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
 from rigdyno.schema.measured import Measurement, Soak
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
 from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.system import Environment
 from rigdyno.schema.view import Plot, Published, Share, Text
+from stored_runs import stored_run
 from support import a_head, a_record, a_stored_run, a_system
 
 SPEC = RunSpec(workload="tensor_add", options={"variant": "corrected"})
 
 
 def estimate(value, low, high, unit, n=10):
-    return Estimate(value=value, low=low, high=high, confidence=0.95, n=n, unit=unit, method="by hand")
+    confidence = None if low is None else 0.95
+    return Estimate(value=value, low=low, high=high, confidence=confidence, n=n, unit=unit, method="by hand")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +248,9 @@ def test_rows_are_named_by_what_differs():
     found = [a_measurement(Validity(verdict="VALID"), size=size, variant="corrected") for size in (1, 2)]
     (table,) = generic.presentation(found).tables
     assert table.title == "variant=corrected, device cpu"
-    assert [row.entries["what"].text for row in table.rows] == ["size=1", "size=2"]
+    assert [(column.title, column.numeric) for column in table.columns[:2]] == [("size", True), ("rate", True)]
+    assert [row.entries["by_size"] for row in table.rows] == [Number(value=1), Number(value=2)]
+    assert [table.name_of(row) for row in table.rows] == ["size 1", "size 2"]
     assert generic.presentation([]).tables[0].title == "nothing was measured"
 
 
@@ -274,6 +279,13 @@ def test_extra_columns_come_from_the_record(tmp_path):
     assert [column.key for column in view.tables[0].columns][-2:] == ["torch", "cpu"]
     with pytest.raises(UnknownName, match="no column named 'torhc'; did you mean 'torch'"):
         with_columns(view, ["torhc"])
+
+
+def test_a_number_of_threads_is_one_in_a_column_too(tmp_path):
+    run = stored_run(tmp_path, "test", [30.0], environment=Environment(python="3.11", threads=4))
+    view = api.load(run).view()
+    (row,) = with_columns(view, ["threads", "python"]).tables[0].rows
+    assert (row.entries["threads"], row.entries["python"]) == (Number(value=4), Text(text="3.11"))
 
 
 def test_show_has_the_rig_the_cells_and_the_cut(tmp_path):

@@ -20,7 +20,7 @@ VALID = Validity(verdict="VALID")
 ITERATION = Facts(unit="iteration", per_item={"byte": float(TENSOR_ADD_BYTES)})
 
 
-def estimate(value, low=None, high=None, unit="iteration/s", n=100):
+def estimate(value, low=None, high=None, unit="it/s", n=100):
     low, high = (value if low is None else low), (value if high is None else high)
     return Estimate(value=value, low=low, high=high, confidence=0.95, n=n, unit=unit, method="by hand")
 
@@ -51,7 +51,7 @@ def an_add(rate, variant="as_published", **more):
 
 def a_memory(gigabytes, low=None, high=None):
     scaled = [None if each is None else each * 1e9 for each in (gigabytes, low, high)]
-    return measured("memory_bandwidth", {"read_sum": estimate(1e9), "memmove": estimate(*scaled, unit="byte/s")})
+    return measured("memory_bandwidth", {"read_sum": estimate(1e9), "memmove": estimate(*scaled, unit="B/s")})
 
 
 def entries(table):
@@ -143,8 +143,10 @@ def test_a_limit_whose_interval_reaches_zero_gives_no_share(low):
 
 
 def test_the_limits_have_their_units():
-    launch = measured("launch_latency", {"step": estimate(250_000, 200_000, 500_000)}, facts=Facts(unit="launch"))
-    matmul = measured("matmul_peak", {"1024": estimate(90e9)}, facts=Facts(unit="flop"), dtype="float32")
+    launch = measured(
+        "launch_latency", {"step": estimate(250_000, 200_000, 500_000, unit="launch/s")}, facts=Facts(unit="launch")
+    )
+    matmul = measured("matmul_peak", {"1024": estimate(90e9, unit="FLOP/s")}, facts=Facts(unit="flop"), dtype="float32")
     failed = Failed(kind="signal", phase="measure", message="SIGILL: no such instruction")
     crashed = measured("matmul_peak", {}, outcome=failed, dtype="bfloat16")
     limits = Device().present([a_memory(40), launch, matmul, crashed]).tables[-1]
@@ -157,14 +159,16 @@ def test_the_limits_have_their_units():
     crash = found["matrix product, bfloat16"]["rate"]
     assert isinstance(crash, Missing)
     assert crash.reason.startswith("signal while in measure: SIGILL: no such instruction")
-    taken = found["launch, step"]["rate"]
+    taken = found["launch, step"]["launch"]
     assert (taken.value, taken.low, taken.high, taken.unit) == (4e-6, 2e-6, 5e-6, "s/launch")
     assert limits.rows[3].status == "FAILED"
 
 
 @pytest.mark.parametrize("low", [0.0, -1.0])
 def test_a_launch_rate_whose_interval_reaches_zero_is_not_turned_over(low):
-    launch = measured("launch_latency", {"step": estimate(250_000, low, 500_000)}, facts=Facts(unit="launch"))
+    launch = measured(
+        "launch_latency", {"step": estimate(250_000, low, 500_000, unit="launch/s")}, facts=Facts(unit="launch")
+    )
     limits = Device().present([launch]).tables[-1]
     assert entries(limits)["launch, step"]["rate"].unit == "launch/s"
 

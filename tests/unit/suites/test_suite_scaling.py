@@ -7,7 +7,7 @@ from rigdyno.contracts import SuiteRequest
 from rigdyno.errors import UsageError
 from rigdyno.plan.ranks import most_ranks, threads_each
 from rigdyno.report.format_entry import entry_text
-from rigdyno.schema.estimate import Estimate, Validity
+from rigdyno.schema.estimate import Estimate, Number, Validity
 from rigdyno.schema.measured import KindFigures, Measurement, Phases
 from rigdyno.schema.record import Completed, Facts, Failed
 from rigdyno.schema.spec import RunSpec
@@ -104,7 +104,7 @@ def measured(ranks, value, by_rank=({"forward": 0.2, "backward": 0.6, "optimizer
 def swept(value=11_750_000.0):
     spec = RunSpec(workload="allreduce", arrangement="ddp", launcher="torchrun", world_size=2)
     figures = {
-        size: KindFigures(throughput=rate(speed, "byte/s"), step_seconds=rate(0.01, "s"))
+        size: KindFigures(throughput=rate(speed, "B/s"), step_seconds=rate(0.01, "s"))
         for size, speed in (("4.00 kB", value / 10), ("64.0 MB", value))
     }
     facts = Facts(unit="byte", notes=("bus bandwidth",))
@@ -146,9 +146,30 @@ def test_the_table_as_published_with_efficiency_beside_it():
 def test_published_rows_stand_apart_with_their_notes():
     published = Scaling().present([measured(1, 10.0)]).tables[-1]
     assert {row.origin for row in published.rows} == {"published"}
-    assert published.rows[-1].entries["overall"].value == 4231
+    overall = published.rows[-1].entries["overall"]
+    assert (overall.value, overall.unit) == (4231, "image/s")
     assert entry_text(published.rows[-1].entries["efficiency"]) == "80 %"
     assert any("two mechanisms" in note for note in published.notes)
+
+
+def test_a_size_and_what_an_all_reduce_of_it_takes():
+    """Between two ranks a link carries the size once: 4000 bytes at 2000 B/s [1960, 2040]."""
+    tables = {table.title: table for table in Scaling().present([measured(1, 10.0), swept(20_000.0)]).tables}
+    first, _ = tables["The link between 2 ranks"].rows
+    assert first.entries["size"] == Number(value=4000, unit="B")
+    takes = first.entries["time"]
+    assert (takes.value, takes.low, takes.high) == pytest.approx((2.0, 4000 / 2040, 4000 / 1960))
+    assert (takes.unit, takes.confidence) == ("s", 0.95)
+
+
+def test_where_the_time_goes_by_rank_and_in_the_mean():
+    found = [measured(1, 10.0), measured(2, 14.0, [rank(forward=0.2), rank(forward=0.4)])]
+    table = next(table for table in Scaling().present(found).tables if table.title.startswith("Where the time"))
+    alone, mean, *ranks = [row.entries for row in table.rows]
+    assert [entries["devices"].value for entries in (alone, mean, *ranks)] == [1, 2, 2, 2]
+    assert "rank" not in alone
+    assert (mean["rank"].text, mean["forward"]) == ("mean", Number(value=pytest.approx(0.3), unit="s"))
+    assert [(each["rank"].value, each["forward"].value) for each in ranks] == [(0, 0.2), (1, 0.4)]
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,25 @@ from collections.abc import Sequence
 from rigdyno.analyse.matching import figures_by_name
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
+from rigdyno.schema.metric import STEP_TIME, THROUGHPUT, Metric
 from rigdyno.units import NS_PER_S
 
-Metric = dict[str, float]
+MEASURES = {THROUGHPUT.name: "throughput", STEP_TIME.name: "latency"}
 
 
-def document(measurements: Sequence[Measurement]) -> dict[str, dict[str, Metric]]:
+def document(measurements: Sequence[Measurement]) -> dict[str, dict[str, dict[str, float]]]:
     return {
-        name: {
-            "throughput": _metric(figures.throughput),
-            "latency": _metric(figures.step_seconds.scaled(NS_PER_S, "ns")),  # the unit of this measure
-        }
+        name: {MEASURES[metric.name]: _bounded(_in_its_unit(metric, figure)) for metric, figure in figures.by_metric()}
         for name, figures in figures_by_name(measurements).items()
     }
 
 
-def _metric(figure: Estimate) -> Metric:
+def _in_its_unit(metric: Metric, figure: Estimate) -> Estimate:
+    """Bencher's times are in nanoseconds."""
+    return figure.scaled(NS_PER_S, "ns") if metric.unit == "s" else figure
+
+
+def _bounded(figure: Estimate) -> dict[str, float]:
     if figure.interval is None:
         return {"value": figure.value}
     low, high = figure.interval

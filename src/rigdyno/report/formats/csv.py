@@ -7,8 +7,8 @@ import io
 from pathlib import PurePath
 
 from rigdyno.report.page import Page
-from rigdyno.schema.estimate import Estimate, Missing
-from rigdyno.schema.view import Entry, Number, Published, Row, Share, Table, View
+from rigdyno.schema.estimate import Estimate, Missing, Number
+from rigdyno.schema.view import Entry, Published, Row, Share, Table, View
 
 FIELDS = (
     "run", "table", "row", "figure", "origin", "value", "low", "high", "unit", "confidence", "n", "method", "status",
@@ -20,15 +20,15 @@ def render(view: View, _page: Page) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, FIELDS, lineterminator="\n")
     writer.writeheader()
-    run = ", ".join(PurePath(place).name for place in view.saved_in)
+    runs = tuple(PurePath(place).name for place in view.saved_in)
     for table in view.tables:
         for row in table.rows:
-            writer.writerows(_lines(run, table, row))
+            writer.writerows(_lines(runs, table, row))
     return buffer.getvalue()
 
 
-def _lines(run: str, table: Table, row: Row) -> list[dict[str, object]]:
-    common = {"run": run, "table": table.title, "row": table.name_of(row), "origin": row.origin}
+def _lines(runs: tuple[str, ...], table: Table, row: Row) -> list[dict[str, object]]:
+    common = {"run": ", ".join(row.runs or runs), "table": table.title, "row": table.name_of(row), "origin": row.origin}
     common |= {"status": row.status or "", "notes": "; ".join(row.notes)}
     identifying = {column.key for column in table.identifying}
     return [

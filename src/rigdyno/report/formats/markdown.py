@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rigdyno.report.format_entry import entry_text
+from rigdyno.report.format_entry import cell_text
 from rigdyno.report.formats.terminal import has_last_column, last_title, table_notes
 from rigdyno.report.page import Page
 from rigdyno.report.plot import plot_lines
@@ -17,7 +17,7 @@ def render(view: View, page: Page) -> str:
     if view.validity is not None:
         reasons = "".join(f"\n- {reason.code}: {reason.sentence}" for reason in view.validity.reasons)
         parts.append(f"Verdict: **{view.validity.verdict}**{reasons}")
-    noise = () if view.noise is None else (view.noise,)
+    noise = () if view.noise is None else (view.noise.text,)
     parts += [_plain(sentence) for sentence in (*noise, *view.standing, *view.closing)]
     parts += [f"Warning: {_plain(warning)}" for warning in view.warnings]
     return "\n\n".join(parts) + "\n"
@@ -25,7 +25,7 @@ def render(view: View, page: Page) -> str:
 
 def _table(table: Table) -> str:
     with_status = has_last_column(table)
-    titles = [f"{column.title} {column.unit}".strip() for column in table.columns] + [last_title(table)] * with_status
+    titles = [column.title for column in table.columns] + [last_title(table)] * with_status
     rules = ["---:" if column.numeric else ":---" for column in table.columns] + [":---"] * with_status
     lines = [f"**{_cell(table.title)}**", "", _line(titles), _line(rules)]
     lines += [_line(_row(table, row, with_status)) for row in table.rows]
@@ -34,7 +34,7 @@ def _table(table: Table) -> str:
 
 
 def _row(table: Table, row: Row, with_status: bool) -> list[str]:
-    cells = [_cell(entry_text(row.entries.get(column.key))) for column in table.columns]
+    cells = [_cell(cell_text(column, row.entries.get(column.key))) for column in table.columns]
     return [*cells, row.status or row.origin] if with_status else cells
 
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table as RichTable
 
-from rigdyno.report.format_entry import entry_text, missing_reasons
+from rigdyno.report.format_entry import cell_text, missing_reasons
 from rigdyno.report.page import Page
 from rigdyno.report.plot import plot_lines
 from rigdyno.schema.estimate import Estimate, Validity
@@ -51,8 +51,7 @@ def _table(console: Console, table: Table, page: Page) -> None:
     console.print(escape(table.title))  # not as the table's own title: that one is folded to a narrow table's width
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
-        title = f"{column.title} {column.unit}".strip()
-        drawn.add_column(title, justify="right" if column.numeric else "left", overflow="fold")
+        drawn.add_column(column.title, justify="right" if column.numeric else "left", overflow="fold")
     if has_last_column(table):
         drawn.add_column(last_title(table))
     for row in table.rows:
@@ -72,7 +71,7 @@ def last_title(table: Table) -> str:
 
 
 def _cells(table: Table, row: Row, page: Page) -> list[str]:
-    texts = [entry_text(row.entries.get(column.key)) for column in table.columns]
+    texts = [cell_text(column, row.entries.get(column.key)) for column in table.columns]
     if page.width < WIDE:
         texts = [text.replace(" [", "\n[") for text in texts]  # an interval stays in one piece
     cells = [escape(text) for text in texts]
@@ -88,8 +87,8 @@ def table_notes(table: Table) -> list[str]:
     """Why a figure is missing, and how the intervals were made: each once."""
     notes = []
     for row in table.rows:
-        name = table.name_of(row)
-        notes += [f"{name}: {note}" for note in (*missing_reasons(row.entries), *row.notes)]
+        prefix = f"{name}: " if (name := table.name_of(row)) else ""
+        notes += [f"{prefix}{note}" for note in (*missing_reasons(row.entries), *row.notes)]
     methods = dict.fromkeys(
         f"[low, high]: {_kind_of_interval(entry)}{entry.method}"
         for row in table.rows
@@ -108,7 +107,7 @@ def _sentences(console: Console, view: View) -> None:
     if view.validity is not None:
         _verdict(console, view.validity)
     if view.noise is not None:
-        console.print(escape(view.noise))
+        console.print(escape(view.noise.text))
     for sentence in (*view.standing, *view.closing):
         console.print(escape(sentence))
     for warning in view.warnings:

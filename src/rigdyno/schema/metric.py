@@ -1,0 +1,45 @@
+"""What is measured: each metric once, so that tables, comparisons and exports need not know its unit, or which way is
+better."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rigdyno.units import rate_unit
+
+Across = Literal["sum", "mean", "max", "each"]  # each: it is the same for every rank
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    unit: str | None  # None: every figure has its own, e.g. image/s or B/s; "share": 0.5 is 50 %
+    better: Literal["higher", "lower"] | None = None  # None: neither
+    across: Across | None = None  # how the figures of ranks are put together; None: there is only one for all of them
+
+    def of(self, item: str) -> Metric:
+        """The rate of such items."""
+        return self.in_unit(rate_unit(item))
+
+    def in_unit(self, unit: str) -> Metric:
+        return msgspec.structs.replace(self, unit=unit)
+
+
+THROUGHPUT = Metric(name="throughput", unit=None, better="higher", across="sum")
+BANDWIDTH = Metric(name="bandwidth", unit="B/s", better="higher", across="sum")
+STEP_RATE = Metric(name="step rate", unit="step/s", better="higher", across="each")
+STEP_TIME = Metric(name="step time", unit="s", better="lower", across="max")  # ranks wait for the slowest
+PHASE_TIME = Metric(name="phase time", unit="s", better="lower", across="mean")
+LAUNCH_TIME = Metric(name="launch time", unit="s/launch", better="lower", across="max")
+TRANSFER_TIME = Metric(name="all-reduce time", unit="s", better="lower", across="max")
+PEAK_MEMORY = Metric(name="peak memory", unit="B", better="lower", across="sum")
+SPEEDUP = Metric(name="speedup", unit="x", better="higher")
+EFFICIENCY = Metric(name="efficiency", unit="share", better="higher")
+LIMIT_SHARE = Metric(name="share of the limit", unit="share", better="higher")
+KEPT_SHARE = Metric(name="share of the burst that is kept", unit="share", better="higher")
+RATE_CHANGE = Metric(name="change of throughput", unit="%", better="higher")
+RATE_RATIO = Metric(name="ratio of throughputs", unit="x", better="higher")
+JOB_TIME = Metric(name="time of a job", unit="s", better="lower")
+JOB_ENERGY = Metric(name="energy of a job", unit="kWh", better="lower")
+COUNT = Metric(name="count", unit="")
