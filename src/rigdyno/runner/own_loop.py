@@ -11,12 +11,11 @@ from typing import Any
 
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock
-from rigdyno.plan.build import OWN_LOOP
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.run_here import RunHere, head_here, outcome_of
 from rigdyno.schema.participant import laid_out
 from rigdyno.schema.record import Facts
-from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.spec import OWN_LOOP, Cell, Plan, RunSpec
 
 
 class OwnLoop:
