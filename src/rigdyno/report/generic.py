@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.record import Total
 from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Number, Plot, Presentation, Row, Table, Text
 from rigdyno.units import rate_unit, show_percent
@@ -20,6 +21,8 @@ COLUMNS = (
     Column(key="n", title="n"),
 )
 
+TOTALS_COLUMNS = (Column(key="what", title="what", numeric=False), Column(key="total", title="total"))
+
 
 def presentation(measurements: Sequence[Measurement]) -> Presentation:
     names = _names(measurements)
@@ -28,10 +31,22 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
     workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
     return Presentation(
         title=", ".join(workloads) or "no figures",
-        tables=(Table(title=_settings(measurements), columns=COLUMNS, rows=tuple(rows), notes=tuple(notes)),),
+        tables=(
+            Table(title=_settings(measurements), columns=COLUMNS, rows=tuple(rows), notes=tuple(notes)),
+            *(totals_table(found.facts.totals) for found in measurements if found.facts.totals),
+        ),
         plots=tuple(_soak_plot(m) for m in measurements if m.soak is not None),
         closing=tuple(_held(m) for m in measurements if m.soak is not None),
     )
+
+
+def totals_table(totals: Mapping[str, Total]) -> Table:
+    """What was counted over the whole run, warm-up included."""
+    rows = (
+        Row(entries={"what": Text(text=name), "total": Number(value=total.value, unit=total.unit)})
+        for name, total in totals.items()
+    )
+    return Table(title="All in all", columns=TOTALS_COLUMNS, rows=tuple(rows))
 
 
 def _names(measurements: Sequence[Measurement]) -> list[str]:
