@@ -22,7 +22,7 @@ from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
 from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
 from rigdyno.launchers._nodes.secret import read_secret
-from rigdyno.plan.build import is_own_loop
+from rigdyno.plan.build import is_inference, is_own_loop
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
 from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one_configuration
 from rigdyno.plan.expand import expand, require_sense
@@ -124,6 +124,8 @@ class Run:
             return "it is still running"
         if any(is_own_loop(cell.spec) for cell in self.head.plan.cells):
             return "the script that ran it must run again"
+        if any(is_inference(cell.spec) for cell in self.head.plan.cells):
+            return "run the same `rigdyno infer` again, and it goes on"
         return f"go on with: rigdyno run --resume {self.path}"
 
 

@@ -302,7 +302,8 @@ class Progress:
     share: float  # of the expected time, 0 to 1
     rate: float | None = None  # items/s, lately
     unit: str = ""
-    figure: str | None = None  # of a duel: how it stands, in words
+    figure: str | None = None  # instead of the rate: how it stands, in words
+    left_seconds: float | None = None  # of the cell, where it knows better than the plan
 
 
 class Observer(Protocol):
@@ -313,6 +314,10 @@ class Observer(Protocol):
     def started(self, cell: Cell) -> None: ...
 
     def progress(self, progress: Progress) -> None: ...
+
+    def noticed(self, words: str) -> None:
+        """Something that a person may want to act upon before the end."""
+        ...
 
     def finished(self, record: RunRecord) -> None: ...
 

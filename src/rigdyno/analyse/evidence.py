@@ -26,10 +26,16 @@ class Evidence:
     quality: Quality = field(default_factory=Quality)
     sampler_exit_code: int | None = None
     steps_name: str = "steps"  # "memmove steps", where there are several kinds
+    has_budget: bool = True  # whether a larger one would give more steps
 
     @property
     def kept(self) -> Rows:
         return self.rows[self.steady.start :]
+
+    @property
+    def remedy(self) -> str:
+        """The end of a sentence about too little."""
+        return "; try a larger --budget" if self.has_budget else ""
 
     @property
     def window(self) -> Span:

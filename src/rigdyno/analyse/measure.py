@@ -20,6 +20,7 @@ from rigdyno.analyse.streams import (
     check_telemetry,
     items,
     measured_from,
+    pace_seconds,
     row_seconds,
     step_seconds,
     streams,
@@ -115,7 +116,7 @@ def measurements(cells: Sequence[CellData]) -> list[Measurement]:
 
 def steady_of(rows: Rows) -> Steady:
     """The steady window of one stream, never with the meter's own warm-up: blocks may have had another size there."""
-    found = steady_window(step_seconds(rows))
+    found = steady_window(pace_seconds(rows))
     return found._replace(start=max(found.start, measured_from(rows)))
 
 
@@ -246,6 +247,7 @@ def _evidence(cell: CellData, rank: Settled, steps_name: str) -> Evidence:
         quality=record.outcome.quality if isinstance(record.outcome, Completed) else Quality(),
         sampler_exit_code=record.exit_codes.get(sampler_of(rank.who.node).id),
         steps_name=steps_name,
+        has_budget=record.spec.has_budget,
     )
 
 

@@ -63,6 +63,15 @@ def step_seconds(rows: Rows) -> Floats:
     return _floats(row_seconds(rows) / rows["steps"])
 
 
+def pace_seconds(rows: Rows) -> Floats:
+    """Of one step, as long as it would be with the usual number of items. By these a stream is judged: a step that is
+    shorter because it did less (the last batch, a block at a volume's face) is no change of the rate."""
+    seconds, items_per_step = step_seconds(rows), items(rows) / rows["steps"]
+    counted = items_per_step > 0
+    usual = float(np.median(items_per_step[counted])) if np.any(counted) else 1.0
+    return _floats(seconds * (usual / np.where(counted, items_per_step, usual)))
+
+
 def items(rows: Rows) -> Floats:
     return _floats(rows["items"])
 

@@ -23,7 +23,7 @@ from rigdyno.analyse.disturbances import (
 )
 from rigdyno.analyse.evidence import Evidence, Rule, Spoken
 from rigdyno.analyse.steady import MIN_STEPS, trend
-from rigdyno.analyse.streams import step_seconds
+from rigdyno.analyse.streams import pace_seconds
 from rigdyno.analyse.verdict import Finding, merged
 from rigdyno.schema.participant import Participant
 from rigdyno.units import show_percent, show_seconds
@@ -41,20 +41,20 @@ def too_few_steps(evidence: Evidence) -> Spoken:
         return "INVALID", f"there are no steady {evidence.steps_name}"
     if rows < thresholds.FEW_ROWS:
         few = f"{rows}, fewer than {thresholds.FEW_ROWS}"
-        return "SUSPECT", f"too few steady {evidence.steps_name}: {few}; try a larger --budget"
+        return "SUSPECT", f"too few steady {evidence.steps_name}: {few}{evidence.remedy}"
     return _too_few_independent(evidence)
 
 
 def _too_few_independent(evidence: Evidence) -> Spoken:
     """Where a stream has no level, its steps hang together because of that, and other rules say so."""
-    durations = step_seconds(evidence.kept)
+    durations = pace_seconds(evidence.kept)
     if len(durations) < thresholds.CORRELATION_ROWS or not evidence.steady.settled or drifting(evidence) is not None:
         return None
     worth = independent_count(durations)
     if worth >= thresholds.FEW_INDEPENDENT:
         return None
     few = f"{len(durations)} rows hang together and are worth {worth:.1f} independent ones"
-    return "SUSPECT", f"too few steady {evidence.steps_name}: {few}; try a larger --budget"
+    return "SUSPECT", f"too few steady {evidence.steps_name}: {few}{evidence.remedy}"
 
 
 def too_short(evidence: Evidence) -> Spoken:
@@ -62,7 +62,7 @@ def too_short(evidence: Evidence) -> Spoken:
         return None
     least = show_seconds(thresholds.LEAST_SECONDS)
     few = f"only {show_seconds(evidence.seconds)} of steady {evidence.steps_name}, less than {least}"
-    return "SUSPECT", f"{few}; try a larger --budget"
+    return "SUSPECT", f"{few}{evidence.remedy}"
 
 
 def never_settled(evidence: Evidence) -> Spoken:
@@ -74,7 +74,7 @@ def never_settled(evidence: Evidence) -> Spoken:
 def drifting(evidence: Evidence) -> Spoken:
     if not evidence.steady.settled or len(evidence.kept) == 0:
         return None
-    change, certain = trend(step_seconds(evidence.kept))
+    change, certain = trend(pace_seconds(evidence.kept))
     if not certain or abs(change) <= thresholds.DRIFT_CHANGE:
         return None
     way = "slower" if change > 0 else "faster"

@@ -58,8 +58,12 @@ def rendered(view: View, form: str) -> str:
 
 
 def outcome_text(finished: Run, *, as_json: bool, quiet: bool) -> str:
-    """What a run or a duel prints when it is over. Quiet: the table and the verdict, or the answer."""
-    view = finished.view()
+    """What a run or a duel prints when it is over."""
+    return view_text(finished.view(), as_json=as_json, quiet=quiet)
+
+
+def view_text(view: View, *, as_json: bool, quiet: bool) -> str:
+    """Quiet: the table and the verdict, or the answer."""
     if as_json:
         return rendered(view, "json")
     if quiet:

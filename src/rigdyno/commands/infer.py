@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rigdyno.clock import SystemClock
-from rigdyno.errors import EXIT_DONE, EXIT_FAILED, BadValue, Interrupted, UsageError
+from rigdyno.commands._inference import Manner, only_plan, run
+from rigdyno.commands._shared import out_option, root_of
+from rigdyno.errors import BadValue, UsageError
 from rigdyno.plan.values import assignments
-from rigdyno.report.infer import done_lines, plan_lines, tell, watcher_for
-from rigdyno.report.page import Page, page_of
 from rigdyno.units import bytes_from
 
 if TYPE_CHECKING:
-    from rigdyno.engines.blockwise import Done, Inference, Plan
-    from rigdyno.engines.blockwise.watching import Watcher
+    from rigdyno.engines.blockwise import Inference
 
 EXAMPLES = """\b
 Examples:
@@ -64,23 +61,41 @@ run it in several terminals, or on several hosts, and they share the work.
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda:0, ...")
 @click.option("--threads", type=click.IntRange(1), help="Threads for computing. [default: all cores]")
 @click.option("--overwrite", is_flag=True, help="Remove what an earlier run of this command left in OUT.")
+@click.option("--label", help="What to call this rig in tables.")
+@out_option
 @click.option("--dry-run", is_flag=True, help="Show the plan, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option("--quiet", is_flag=True, help="Only what went wrong.")
-def command(source: str, output: str, dry_run: bool, as_json: bool, quiet: bool, **asked: Any) -> int:
+def command(
+    source: str,
+    output: str,
+    out: str | None,
+    label: str | None,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **asked: Any,
+) -> int:
     """Run a network over IN (OME-Zarr, N5, HDF5), block by block, into OUT (OME-Zarr).
 
     Every voxel is written exactly once. What is needed around a block is found by trying how little of it changes
-    the answer by less than --tolerance, or taken from the network's receptive field (--halo exact).
+    the answer by less than --tolerance, or taken from the network's receptive field (--halo exact). What it took is
+    kept as a run, for `rigdyno report`, `show` and `compare`; --out says where, and has nothing to do with OUT.
     """
     # torch asks the kernel for large pages then, which makes its large maps several times cheaper to get; read once,
     # when torch is loaded.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    manner = Manner(root_of(out), label, as_json, quiet)
+    _require_apart(manner.root, output)
     with _one_line():
         inference = _inference(source, output, **asked)
-        if dry_run:
-            return _only_plan(inference, as_json)
-        return _run(inference, as_json, quiet)
+        return only_plan(inference, manner) if dry_run else run(inference, manner)
+
+
+def _require_apart(root: Path, output: str) -> None:
+    """Whatever else lies in the volume's folder would keep the same command from going on with it."""
+    if root.resolve().is_relative_to(Path(output).resolve()):
+        raise UsageError(f"{output} is for the volume alone, and {root} for runs lies in it; choose another with --out")
 
 
 def _inference(source: str, output: str, **asked: Any) -> Inference:
@@ -113,58 +128,6 @@ def _inference(source: str, output: str, **asked: Any) -> Inference:
     return Inference(job)
 
 
-def _only_plan(inference: Inference, as_json: bool) -> int:
-    plan = inference.plan()
-    lines = _plan_text(inference, plan, page_of(), resumed=inference.is_begun)
-    click.echo(_json({"plan": plan.to_json()}) if as_json else "\n".join(lines))
-    return EXIT_DONE
-
-
-def _run(inference: Inference, as_json: bool, quiet: bool) -> int:
-    silent = quiet or as_json or inference.job.rank > 0
-    begun: list[Plan] = []
-
-    def watch(plan: Plan, resumed: bool) -> Watcher:
-        begun.append(plan)
-        if not silent:
-            tell(sys.stderr, "\n".join(_plan_text(inference, plan, page_of(sys.stderr), resumed=resumed)))
-        return watcher_for(plan, SystemClock(), quiet=silent)
-
-    try:
-        done = inference.run(watch, waiting=_say_once("another process is making the plan"))
-    except KeyboardInterrupt:
-        if not begun:
-            raise
-        raise Interrupted(_how_to_go_on(inference)) from None
-    if as_json:
-        click.echo(_json({"plan": done.plan.to_json(), **_outcome(done)}))
-    elif not silent or done.counts.failed or done.not_numbers:
-        click.echo("\n".join(done_lines(done, inference.job.output, page_of())))
-    return EXIT_FAILED if done.counts.failed else EXIT_DONE
-
-
-def _how_to_go_on(inference: Inference) -> str:
-    how = "go on without --overwrite" if inference.job.overwrite else "run the same command again, and it goes on"
-    return f"interrupted; what is done stays in {inference.job.output}: {how}"
-
-
-def _plan_text(inference: Inference, plan: Plan, page: Page, *, resumed: bool) -> list[str]:
-    return plan_lines(plan, inference.loaded.name, inference.job.output, page, resumed=resumed)
-
-
-def _outcome(done: Done) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    counted = {"clipped": done.clipped, "not_numbers": done.not_numbers}
-    return {"summary": asdict(done.summary), "blocks": asdict(done.counts), **counted}
-
-
-def _json(document: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(document, indent=2)
-
-
 @contextmanager
 def _one_line() -> Iterator[None]:
     """The engine knows nothing of the program around it: its refusals become the program's own."""
@@ -174,17 +137,6 @@ def _one_line() -> Iterator[None]:
         yield
     except BlockwiseError as error:
         raise UsageError(str(error)) from error
-
-
-def _say_once(text: str) -> Any:
-    said: list[str] = []
-
-    def say() -> None:
-        if not said:
-            said.append(text)
-            tell(sys.stderr, text)
-
-    return say
 
 
 def _own_threads() -> int | None:

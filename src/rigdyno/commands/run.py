@@ -11,7 +11,7 @@ import click
 from rigdyno.commands._shared import exit_code, flags_of, out_option, outcome_text, root_of
 from rigdyno.errors import EXIT_DONE, DamagedRun, UsageError
 from rigdyno.launchers._nodes.secret import read_secret
-from rigdyno.plan.build import is_own_loop, workload_of
+from rigdyno.plan.build import is_inference, is_own_loop, workload_of
 from rigdyno.plan.load import Request, from_flags, is_given
 from rigdyno.plan.run_options import FLAGS
 from rigdyno.report.page import page_of
@@ -104,6 +104,8 @@ def _resumed(resume: str, target: str | None, flags: dict[str, Any]) -> tuple[Ru
         raise UsageError(f"--resume goes on with its own plan: leave out {', '.join(given)}")
     folder = RunFolder.existing(Path(resume))
     head = folder.head()
+    if any(is_inference(cell.spec) for cell in head.plan.cells):
+        raise UsageError(f"{folder.path} is of `rigdyno infer`: run the same command as then, and it goes on")
     if head.plan.reach.lacks_something(head.plan.cells):
         raise DamagedRun(f"{folder.path} doesn't say how its nodes are reached")
     for cell in head.plan.runnable:

@@ -13,9 +13,7 @@ from rigdyno import catalogue
 from rigdyno.contracts import Arrangement, Scope, Update, Workload
 from rigdyno.errors import BadValue, UnknownName
 from rigdyno.schema.record import UNNAMED
-from rigdyno.schema.spec import RunSpec, Value
-
-OWN_LOOP = "own_loop"  # stands where a launcher's name would: the user's script launched it
+from rigdyno.schema.spec import INFER, OWN_LOOP, RunSpec, Value
 
 
 def workload_of(spec: RunSpec) -> Workload:
@@ -63,6 +61,11 @@ def is_function(target: str) -> bool:
 def is_own_loop(spec: RunSpec) -> bool:
     """Measured from inside a user's script: nobody else can run it again."""
     return spec.launcher == OWN_LOOP
+
+
+def is_inference(spec: RunSpec) -> bool:
+    """Done by `rigdyno infer`, which knows itself what is left of a volume."""
+    return spec.launcher == INFER
 
 
 def function_workload(target: str, options: Mapping[str, Value]) -> Workload:

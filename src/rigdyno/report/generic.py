@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.schema.estimate import Estimate, Missing, Number
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.metric import COUNT, PEAK_MEMORY, STEP_RATE, STEP_TIME, THROUGHPUT
+from rigdyno.schema.record import Total
 from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, Text
 from rigdyno.suites._soak import TITLE, soak_columns, soak_entries
@@ -22,6 +23,8 @@ FIGURES = (
     Column(key="n", title="n", metric=COUNT),
 )
 
+TOTALS_COLUMNS = (WHAT, Column(key="total", title="total"))
+
 
 def presentation(measurements: Sequence[Measurement]) -> Presentation:
     identifying = _identifying(measurements)
@@ -35,10 +38,20 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
         tables=(
             Table(title=_settings(measurements), columns=columns, rows=tuple(rows), notes=tuple(notes)),
             *((_soak_table(soaked, identifying),) if soaked else ()),
+            *(totals_table(found.facts.totals) for found in measurements if found.facts.totals),
         ),
         plots=tuple(map(_soak_plot, soaked)),
         closing=tuple(map(_held, soaked)),
     )
+
+
+def totals_table(totals: Mapping[str, Total]) -> Table:
+    """What was counted over the whole run, warm-up included."""
+    rows = (
+        Row(entries={"what": Text(text=name), "total": Number(value=total.value, unit=total.unit)})
+        for name, total in totals.items()
+    )
+    return Table(title="All in all", columns=TOTALS_COLUMNS, rows=tuple(rows))
 
 
 def _identifying(measurements: Sequence[Measurement]) -> tuple[Column, ...]:

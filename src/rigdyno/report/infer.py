@@ -1,198 +1,121 @@
-"""What a person sees of a run over a volume: the plan, a bar with megavoxels a second, what came of it."""
+"""What `rigdyno infer` says beside the plan and the report that all runs have."""
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import suppress
 from math import prod
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.progress import BarColumn
-
-from rigdyno.clock import Clock
+from rigdyno.report.format_entry import scaled_text
+from rigdyno.report.generic import totals_table
 from rigdyno.report.page import Page
-from rigdyno.report.progress import bar_on
-from rigdyno.units import seconds_of_ns, show_bytes, show_number, show_scaled, show_seconds
+from rigdyno.schema.record import Facts, Total
+from rigdyno.schema.view import View
+from rigdyno.units import show_bytes, show_number, show_scaled
 
 if TYPE_CHECKING:
     from rigdyno.engines.blockwise import Done, Plan
-    from rigdyno.engines.blockwise.boxes import Box, Zyx
+    from rigdyno.engines.blockwise.boxes import Zyx
     from rigdyno.engines.blockwise.journal import Counts
     from rigdyno.engines.blockwise.watching import Summary
 
-LINE_SHARE = 0.05  # of the volume, between two lines in a pipe
 MOST_FAILURES = 5  # are named; the file of marks knows them all
+NOTHING_LEFT = "Nothing was left to do."
 
 
-def tell(stream: TextIO, text: str) -> None:
-    """Whoever read it may have gone away (`| head`): a run of hours goes on without."""
-    with suppress(OSError):
-        print(text, file=stream, flush=True)
-
-
-def plan_lines(plan: Plan, name: str, output: str, page: Page, *, resumed: bool) -> list[str]:
+def detail_lines(plan: Plan, name: str, output: str, page: Page, *, resumed: bool) -> list[str]:
+    """Behind the lines that every plan has."""
     rows = [
-        (
-            "volume",
-            f"{_times(plan.shape)} voxels ({show_scaled(prod(plan.shape), 'voxel')}), normalised: {_figures(plan)}",
-        ),
-        ("network", f"{name}, {plan.channels} channel{'s' if plan.channels > 1 else ''}, backend {plan.backend}"),
-        ("blocks", f"{plan.blocks} of {_times(plan.block)}"),
+        ("volume", f"{times(plan.shape)} voxels ({show_scaled(prod(plan.shape), 'voxel')})"),
+        ("values", f"normalised: {_figures(plan)}"),
+        ("network", f"{name}, {_count(plan.channels, 'channel')}, backend {plan.backend}"),
+        ("blocks", f"{plan.blocks} of {times(plan.block)}, about {scaled_text(plan.voxels_per_second, 'voxel/s')}"),
         ("halo", _halo(plan)),
         ("computed", f"{show_number(plan.recomputation)} times what the whole volume at once would need"),
-        ("memory", f"up to {show_bytes(plan.memory_bytes)}"),
         ("disk", f"up to {show_bytes(plan.output_bytes)} in {output}"),
-        ("time", f"about {show_seconds(plan.seconds)}, {_rate(plan.voxels_per_second)}"),
     ]
-    lines = ["Going on with what was begun there:" if resumed else "Plan:"]
-    for title, text in rows:
-        lines += textwrap.wrap(f"  {title:<9} {text}", page.width, subsequent_indent=" " * 12)
-    for remark in plan.remarks:
-        lines += textwrap.wrap(f"  note: {remark}", page.width, subsequent_indent="    ")
-    return lines
+    lines = [f"  going on with what was begun in {output}; this is the plan of the whole"] if resumed else []
+    lines += [f"  {title:<9} {text}" for title, text in rows]
+    wrapped = [textwrap.wrap(line, page.width, subsequent_indent=" " * 12) for line in lines]
+    wrapped += [textwrap.wrap(f"  note: {remark}", page.width, subsequent_indent="    ") for remark in plan.remarks]
+    return [line for part in wrapped for line in part]
 
 
-def done_lines(done: Done, output: str, page: Page) -> list[str]:
-    return [line for text in _done(done, output) for line in textwrap.wrap(text, page.width, subsequent_indent="  ")]
+def facts_of(before: Counts, summary: Summary, done: Done | None) -> Facts:
+    """What belongs into the record: no paths, which may name a person. `done` is None where it didn't get that far."""
+    counted = {
+        "blocks": Total(value=summary.done),
+        "voxels": Total(value=summary.voxels, unit="voxel"),
+        "time": _seconds(summary.wall_seconds),
+        "predicting": _seconds(summary.predict_seconds),
+        "waiting for input": _seconds(summary.input_wait_seconds),
+        "waiting for writers": _seconds(summary.writer_wait_seconds),
+    }
+    rare = {
+        "blocks skipped": summary.skipped,
+        "blocks that couldn't be read": summary.failed,
+        "blocks with chunks never stored": summary.missing,
+        "values clipped": 0 if done is None else done.clipped,
+        "answers that weren't numbers": 0 if done is None else done.not_numbers,
+    }
+    totals = {**counted, **{name: Total(value=number) for name, number in rare.items() if number}}
+    return Facts(unit="voxel", totals=totals, notes=tuple(_notes(before, summary, done)))
 
 
-def _done(done: Done, output: str) -> Iterator[str]:
-    summary, counts = done.summary, done.counts
-    if summary.voxels:
-        others = 1 - summary.predict_seconds / summary.wall_seconds
-        rate = _rate(summary.voxels / summary.wall_seconds)
-        blocks = _count(summary.done, "block")
-        yield f"{blocks} in {show_seconds(summary.wall_seconds)}: {rate}; {others:.1%} of it wasn't predicting."
-    if counts.skipped:
-        yield f"{_count(counts.skipped, 'block')} skipped: the mask is empty there."
+def _notes(before: Counts, summary: Summary, done: Done | None) -> Iterator[str]:
+    already = before.done + before.skipped
+    if already:
+        all_blocks = already + before.to_do + before.failed
+        yield f"went on with what was begun before: {already:,} of {_count(all_blocks, 'block')} were there already"
+    if summary.skipped:
+        yield f"{_count(summary.skipped, 'block')} skipped: the mask is empty there"
     if summary.missing:
-        yield f"{_count(summary.missing, 'block')} with chunks that were never stored, read as the fill value."
+        yield f"{_count(summary.missing, 'block')} with chunks that were never stored, read as the fill value"
+    if done is None:
+        return
+    others = done.counts.done + done.counts.skipped - already - summary.done - summary.skipped
+    if others > 0:
+        yield f"{_count(others, 'block')} done by other processes meanwhile: the figures are of this one alone"
     if done.clipped:
-        yield f"{done.clipped:,} values lay outside of the output's range and were clipped; see --range."
+        yield f"{done.clipped:,} values lay outside of the output's range and were clipped; see --range"
     if done.not_numbers:
-        yield f"{done.not_numbers:,} answers of the network weren't numbers; look at its weights and at the input."
-    if counts.failed:
-        yield f"{_count(counts.failed, 'block')} couldn't be read; mend the input and run the same command again:"
-        named = summary.failures[:MOST_FAILURES]
-        for failure in named:
-            yield f"  {failure.box}: {failure.reason}"
-        if counts.failed > len(named):
-            yield f"  and {counts.failed - len(named):,} more"
-    elif not summary.done and not summary.skipped:
-        yield "Nothing was left to do."
-    yield f"{'Saved' if not counts.failed else 'What is there was saved'} in {output}"
+        yield f"{done.not_numbers:,} answers of the network weren't numbers; look at its weights and at the input"
+    if done.counts.failed:
+        yield f"{_count(done.counts.failed, 'block')} couldn't be read; mend the input and run the same command again"
 
 
-class _Counting:
-    """Of the whole volume: what others do is seen when this worker starts, and in the end."""
-
-    def __init__(self, plan: Plan, clock: Clock) -> None:
-        self._plan, self._clock = plan, clock
-        self._voxels = self._done_before = 0
-        self._failed = 0
-        self._began = clock.now_ns()
-
-    def started(self, counts: Counts) -> None:
-        finished = counts.done + counts.skipped
-        self._done_before = prod(self._plan.shape) * finished // max(1, self._plan.blocks)
-        self._began = self._clock.now_ns()
-
-    def block_done(self, box: Box, seconds_reading: float, seconds_predicting: float, seconds_writing: float) -> None:
-        self._voxels += box.voxels
-
-    def block_skipped(self, box: Box) -> None:
-        self._done_before += box.voxels  # nothing was computed: the rate must not rise by it
-
-    def block_failed(self, box: Box, error: Exception) -> None:
-        self._failed += 1
-
-    def waiting_for_others(self, blocks: int) -> None: ...
-
-    def over(self, summary: Summary) -> None: ...
-
-    @property
-    def share(self) -> float:
-        return min(1.0, (self._done_before + self._voxels) / prod(self._plan.shape))
-
-    def figures(self) -> str:
-        seconds = max(seconds_of_ns(self._clock.now_ns() - self._began), 1e-9)
-        rate = self._voxels / seconds if self._voxels else self._plan.voxels_per_second
-        left = (1 - self.share) * prod(self._plan.shape) / rate
-        return f"{_rate(rate)}, {show_seconds(left)} left"
+def failures_of(done: Done) -> tuple[str, ...]:
+    """Which blocks couldn't be read, and why; those that another process met are only counted."""
+    named = done.summary.failures[:MOST_FAILURES]
+    more = done.counts.failed - len(named)
+    sentences = [f"{failure.box}: {failure.reason}" for failure in named]
+    return (*sentences, *((f"and {_count(more, 'block')} more",) if more > 0 else ()))
 
 
-class Lines(_Counting):
-    def __init__(self, plan: Plan, clock: Clock, stream: TextIO) -> None:
-        super().__init__(plan, clock)
-        self._stream, self._next = stream, LINE_SHARE
-
-    def block_done(self, box: Box, seconds_reading: float, seconds_predicting: float, seconds_writing: float) -> None:
-        super().block_done(box, seconds_reading, seconds_predicting, seconds_writing)
-        if self.share >= self._next:
-            tell(self._stream, f"{self.share:4.0%}  {self.figures()}")
-            self._next = self.share + LINE_SHARE
-
-    def block_failed(self, box: Box, error: Exception) -> None:
-        super().block_failed(box, error)
-        tell(self._stream, f"can't read {box}: {' '.join(str(error).split())}")
+def view_without_record(facts: Facts, *, nothing_left: bool) -> View:
+    """Where there was nothing to do, or no place to keep the record."""
+    if nothing_left:
+        return View(title="infer", closing=(NOTHING_LEFT,))
+    return View(title="infer", tables=(totals_table(facts.totals),), closing=facts.notes)
 
 
-class Bar(_Counting):
-    def __init__(self, plan: Plan, clock: Clock, stream: TextIO) -> None:
-        super().__init__(plan, clock)
-        self._bar = bar_on(stream, BarColumn(bar_width=24))
-        self._task = self._bar.add_task("", total=1.0, figures="")
-
-    def started(self, counts: Counts) -> None:
-        super().started(counts)
-        with suppress(OSError):
-            self._bar.start()
-        self._draw(self.figures())
-
-    def block_done(self, box: Box, seconds_reading: float, seconds_predicting: float, seconds_writing: float) -> None:
-        super().block_done(box, seconds_reading, seconds_predicting, seconds_writing)
-        self._draw(self.figures())
-
-    def block_failed(self, box: Box, error: Exception) -> None:
-        super().block_failed(box, error)
-        with suppress(OSError):
-            self._bar.console.print(escape(f"can't read {box}: {' '.join(str(error).split())}"), style="yellow")
-
-    def waiting_for_others(self, blocks: int) -> None:
-        self._draw(f"waiting for {_count(blocks, 'block')} of other workers")
-
-    def over(self, summary: Summary) -> None:
-        with suppress(OSError):
-            self._bar.stop()
-
-    def _draw(self, figures: str) -> None:
-        with suppress(OSError):  # a terminal that was closed
-            self._bar.update(self._task, completed=self.share, figures=figures)
-            self._bar.refresh()
+def times(shape: Zyx) -> str:
+    return " x ".join(map(str, shape))
 
 
-class Quiet(_Counting):
-    pass
-
-
-def watcher_for(plan: Plan, clock: Clock, *, quiet: bool, stream: TextIO | None = None) -> _Counting:
-    stream = stream or sys.stderr
-    if quiet:
-        return Quiet(plan, clock)
-    return Bar(plan, clock, stream) if stream.isatty() else Lines(plan, clock, stream)
+def _seconds(seconds: float) -> Total:
+    return Total(value=seconds, unit="s")
 
 
 def _halo(plan: Plan) -> str:
-    exact = f"exact is {_times(plan.exact_halo)}" if plan.exact_halo else "no halo is exact for this network"
+    exact = f"exact is {times(plan.exact_halo)}" if plan.exact_halo else "no halo is exact for this network"
     if plan.halo == plan.exact_halo:
-        return f"{_times(plan.halo)}, which is exact"
+        return f"{times(plan.halo)}, which is exact"
     if plan.halo_error is None:
-        return f"{_times(plan.halo)} as asked for ({exact})"
+        return f"{times(plan.halo)} as asked for ({exact})"
     error = f"{plan.halo_error:.2%} of the output's range at most, {plan.halo_mean_error:.2g} in the mean"
-    return f"{_times(plan.halo)} ({exact}): off by {error}, seen at {plan.halo_places} places"
+    return f"{times(plan.halo)} ({exact}): off by {error}, seen at {plan.halo_places} places"
 
 
 def _figures(plan: Plan) -> str:
@@ -204,14 +127,6 @@ def _figures(plan: Plan) -> str:
         for subtract, divide in zip(figures.subtract, figures.divide, strict=True)
     )
     return f"{pairs}, from {figures.source}"
-
-
-def _rate(voxels_per_second: float) -> str:
-    return f"{show_number(voxels_per_second / 1e6)} megavoxel/s"
-
-
-def _times(shape: Zyx) -> str:
-    return " x ".join(map(str, shape))
 
 
 def _count(number: int, noun: str) -> str:

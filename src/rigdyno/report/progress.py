@@ -1,4 +1,4 @@
-"""What a person sees while a plan runs: a bar with live figures on a terminal, a line a cell in a pipe.
+"""What a person sees while a plan runs: a bar with live figures on a terminal; in a pipe a line a cell and a minute.
 
 Drawn twice a second and no more: drawing costs time on the machine that is being measured.
 """
@@ -19,6 +19,8 @@ from rigdyno.report.format_entry import scaled_text
 from rigdyno.schema.record import Completed, Failed, RunRecord, Skipped
 from rigdyno.schema.spec import Cell, Plan
 from rigdyno.units import rate_unit, show_seconds
+
+LINE_SECONDS = 60.0  # between two lines of a long cell in a pipe
 
 
 def observer_for(stream: TextIO | None = None, *, quiet: bool = False) -> Observer:
@@ -46,6 +48,8 @@ class Silent:
     def started(self, cell: Cell) -> None: ...
 
     def progress(self, progress: Progress) -> None: ...
+
+    def noticed(self, words: str) -> None: ...
 
     def finished(self, record: RunRecord) -> None: ...
 
@@ -89,6 +93,20 @@ class _Counting(Silent):
             return before + self._plan.spare_seconds
         return before + min(self._spare_seconds, self._plan.spare_seconds)
 
+    def _spent(self, progress: Progress) -> float:
+        """Of what the plan says."""
+        both = 1 if progress.cell.pair is None else 2  # a pair's time is shared out between its two cells
+        return self._seconds_before() + progress.share * both * progress.cell.seconds
+
+    def _figures(self, progress: Progress) -> str:
+        left_seconds = max(0.0, self._plan.seconds - self._spent(progress))
+        if progress.left_seconds is not None:
+            behind = self._plan.seconds - self._seconds_before() - progress.cell.seconds
+            left_seconds = max(0.0, behind) + progress.left_seconds
+        left = f"{show_seconds(left_seconds)} left"
+        figure = progress.figure or (live_rate(progress) if progress.rate is not None else None)
+        return f"{figure}, {left}" if figure else left
+
 
 def _planned_name(cell: Cell) -> str:
     """Attempts of a search aren't in the plan: they belong to the cell that they are made for."""
@@ -100,11 +118,27 @@ class Lines(_Counting):
         super().__init__()
         self._stream = stream
         self._failed_pair: int | None = None
+        self._next_seconds = LINE_SECONDS
+
+    def started(self, cell: Cell) -> None:
+        super().started(cell)
+        self._next_seconds = LINE_SECONDS
+
+    def progress(self, progress: Progress) -> None:
+        if progress.seconds >= self._next_seconds:
+            self._next_seconds = progress.seconds + LINE_SECONDS
+            self._say(f"[{self._position()}] {progress.share:.0%}, {self._figures(progress)}")
+
+    def noticed(self, words: str) -> None:
+        self._say(words)
 
     def finished(self, record: RunRecord) -> None:
         words = self._words(record)
         if self._cell is not None and words:
-            print(f"[{self._position()}] {words}", file=self._stream, flush=True)
+            self._say(f"[{self._position()}] {words}")
+
+    def _say(self, words: str) -> None:
+        print(words, file=self._stream, flush=True)
 
     def _words(self, record: RunRecord) -> str | None:
         """The two of a pair end together: one line for both, or one for each that failed."""
@@ -135,11 +169,10 @@ class Bar(_Counting):
             self._draw("starting", self._seconds_before(), f"{self._position()}{name}")
 
     def progress(self, progress: Progress) -> None:
-        both = 1 if progress.cell.pair is None else 2  # a pair's time is shared out between its two cells
-        spent = self._seconds_before() + progress.share * both * progress.cell.seconds
-        left = show_seconds(max(0.0, self._plan.seconds - spent))
-        figure = progress.figure or (live_rate(progress) if progress.rate is not None else None)
-        self._draw(f"{figure}, {left} left" if figure else f"{left} left", spent)
+        self._draw(self._figures(progress), self._spent(progress))
+
+    def noticed(self, words: str) -> None:
+        self._bar.console.print(escape(words), style="yellow")
 
     def finished(self, record: RunRecord) -> None:
         if self._cell is not None and not isinstance(record.outcome, Completed):

@@ -5,34 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from msgspec.structs import replace
-
-from rigdyno import __version__
 from rigdyno.analyse.steady import settled_so_far
-from rigdyno.clock import SystemClock, utc_now
-from rigdyno.errors import StoreError
-from rigdyno.launchers._node import NodeSampler, Part, make_folders
-from rigdyno.plan.build import OWN_LOOP
-from rigdyno.processes import peak_memory_bytes, write_pid
-from rigdyno.rig.devices import look_here
-from rigdyno.rig.environment import describe_environment
-from rigdyno.rig.system import describe_system
-from rigdyno.runner.device import with_framework
+from rigdyno.clock import SystemClock
 from rigdyno.runner.measure import StepMeter
-from rigdyno.runner.worker import failure
-from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.participant import laid_out, ranks_among
-from rigdyno.schema.record import LAUNCHER, Completed, Facts, Failed, Outcome, RunHead, RunRecord
-from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile
-from rigdyno.schema.spec import Cell, Plan, RunSpec
-from rigdyno.store.files import disk_errors, write_json
-from rigdyno.store.folder import RunFolder
-from rigdyno.units import seconds_of_ns
+from rigdyno.runner.run_here import RunHere, head_here, outcome_of
+from rigdyno.schema.participant import laid_out
+from rigdyno.schema.record import Facts
+from rigdyno.schema.spec import OWN_LOOP, Cell, Plan, RunSpec
 
 
 class OwnLoop:
@@ -40,105 +23,24 @@ class OwnLoop:
 
     def __init__(self, name: str, unit: str, root: Path, label: str | None, done: Callable[[Path], None]) -> None:
         self._name, self._unit, self._root, self._label, self._done = name, unit, root, label, done
-        self._clock = SystemClock()
-        self._stack = ExitStack()
 
     def __enter__(self) -> StepMeter:
         slug = re.sub(r"[^A-Za-z0-9_-]+", "_", self._name)[:60].strip("_") or "own_loop"
-        spec, participants = RunSpec(workload=self._name, launcher=OWN_LOOP), laid_out(1, 1, "cpu")
-        self._cell = Cell(name=f"01-{slug}", spec=spec, participants=participants)
-        self._started = utc_now()
-        self._folder = RunFolder.create(self._root, slug, self._started)
-        self._stack.enter_context(self._folder.locked())
-        self._head = self._write_head()
-        part = Part(self._cell, self._folder.fresh_cell_folder(self._cell))
-        cell_folder, (own,) = CellFolder(part.folder), ranks_among(participants)
-        write_json(cell_folder.spec, self._cell)
-        with disk_errors(part.folder):
-            make_folders(part)
-            home = cell_folder.participant(own.id)
-            write_pid(home.pid)
-            self._file = _ForgivingFile(
-                home.rows("steps"), Header(fields=STEP_FIELDS, kinds=("step",), participant=own)
-            )
-            self._sampler = NodeSampler(part)
-        self._began_ns = self._clock.now_ns()
-        self._meter = StepMeter(self._file, self._clock, None, synchronise=_waiter(), settled=settled_so_far)
+        spec = RunSpec(workload=self._name, launcher=OWN_LOOP)
+        cell = Cell(name=f"01-{slug}", spec=spec, participants=laid_out(1, 1, "cpu"))
+        head = head_here(Plan(name=self._name, label=self._label, cells=(cell,)))
+        self._run = RunHere(self._root, slug, head)
+        self._meter = StepMeter(self._run.rows, SystemClock(), None, synchronise=_waiter(), settled=settled_so_far)
         return self._meter
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """The folder stays locked until the record is there: without one, `clean` would take it for nothing."""
-        with self._stack:
-            self._meter.close()
-            seconds = seconds_of_ns(self._clock.now_ns() - self._began_ns)
-            self._exits = self._sampler.stop()
-            record = self._record(_outcome(error or self._file.error), seconds)
-            try:
-                self._folder.write_record(record, self._cell)
-            except StoreError as trouble:
-                return _warn(str(trouble))
-        if error is None:
-            self._done(self._folder.path)
-        return None
-
-    def _write_head(self) -> RunHead:
-        head = RunHead(
-            rigdyno_version=__version__,
-            created_at=self._started.isoformat(timespec="seconds"),
-            plan=Plan(name=self._name, label=self._label, cells=(self._cell,)),
-            system=describe_system(look_here().accelerators if "torch" in sys.modules else ()),
-            environment=describe_environment(),
-        )
-        self._folder.write_head(head)
-        return head
-
-    def _record(self, outcome: Outcome, seconds: float) -> RunRecord:
-        return RunRecord(
-            rigdyno_version=__version__,
-            run=self._folder.name,
-            cell=self._cell.name,
-            label=self._label,
-            started_at=self._head.created_at,
-            seconds=round(seconds, 3),
-            spec=replace(self._cell.spec, device=_device_used()),
-            system=self._head.system,
-            environment=with_framework(self._head.environment),
-            facts=Facts(unit=self._unit),
-            outcome=outcome,
-            participants=self._cell.participants,
-            exit_codes={ended.participant or LAUNCHER: ended.code for ended in self._exits},
-            peak_memory_bytes=peak_memory_bytes(),
-            files=CellFolder(self._folder.cell_folder(self._cell)).files(),
-        )
-
-
-class _ForgivingFile(RowFile):
-    """A full disk ends the recording, not the user's training."""
-
-    error: OSError | None = None
-
-    def append(self, rows: bytes | memoryview) -> None:
-        if self.error is not None:
-            return
-        try:
-            super().append(rows)
-        except OSError as error:
-            self.error = error
-            _warn(f"steps are no longer recorded: {(error.strerror or str(error)).lower()}")
-
-
-def _warn(message: str) -> None:
-    print(f"rigdyno: {message}", file=sys.stderr)  # noqa: T201
-
-
-def _outcome(error: BaseException | None) -> Outcome:
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-        return Completed()
-    if isinstance(error, KeyboardInterrupt):
-        return Failed(kind="interrupted", phase="measure", message="interrupted by Ctrl-C")
-    return failure(error, "measure")
+        self._meter.close()
+        outcome = outcome_of(error or self._run.rows.error)
+        record = self._run.end(outcome, Facts(unit=self._unit), device=_device_used())
+        if error is None and record is not None:
+            self._done(self._run.path)
 
 
 def _device_used() -> str:

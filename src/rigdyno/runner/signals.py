@@ -10,13 +10,14 @@ from types import FrameType
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Only the main thread may set handlers: elsewhere it changes nothing."""
+    """Only the main thread may set handlers: elsewhere it changes nothing. What is ignored stays so: `nohup`."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
     try:
-        before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGTERM, signal.SIGHUP)]
+        before = [(number, signal.signal(number, interrupt)) for number in heeded]
     except ValueError:
         before = []
     try:

@@ -37,12 +37,18 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 UNNAMED, COUNTED = "step", "item"  # the units where nobody gave one: of steps, and of what they say that they did
 
 
+class Total(msgspec.Struct, frozen=True, kw_only=True):
+    value: float
+    unit: str = ""
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What only the built workload knows."""
 
     unit: str = UNNAMED
     per_item: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e30)]] = {}  # what one item costs: {"byte": 1.2e9}
     settled: dict[str, Value] = {}  # options that got their value at run time
+    totals: dict[str, Total] = {}  # what was counted over the whole of it, by what it is called
     notes: tuple[str, ...] = ()
 
 

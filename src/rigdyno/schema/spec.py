@@ -12,6 +12,8 @@ from rigdyno.units import show_bytes
 
 Value = bool | int | float | str
 
+# Stand where a launcher's name would: a user's own script ran it, or `rigdyno infer` did. Nobody else can run it again.
+OWN_LOOP, INFER = "own_loop", "infer"
 
 WARM_UP_ROWS = 5  # the least
 ROWS_FOR_A_VERDICT = 10  # the order-statistic interval of a median needs 6 for 95 %; ten leave room for a hiccup or two
@@ -50,6 +52,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     python: str | None = None  # the interpreter of another environment
     budget: Budget = Budget()
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether Rigdyno decides when it is enough; else whoever ran it does."""
+        return self.launcher not in (OWN_LOOP, INFER)
 
     @property
     def resolved(self) -> dict[str, Value]:

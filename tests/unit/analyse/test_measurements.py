@@ -63,6 +63,27 @@ class TestOneProcess:
         assert found.kinds["step"].process_rates == (found.throughput().value,)
         assert found.validity.verdict == "VALID"
 
+    def test_steps_of_different_sizes_are_judged_by_their_rate(self):
+        """As of a volume that is cut into 4 x 5 x 6 blocks, of which those at three faces are half as long."""
+        shares = [np.where(np.arange(count) == count - 1, 0.5, 1.0) for count in (4, 5, 6)]
+        voxels = 1e6 * np.multiply.outer(np.multiply.outer(*shares[:2]), shares[2]).reshape(-1)
+        seconds = voxels / 1e6 * noisy(len(voxels), 1.0)
+        [found] = measurements([cell(seconds, items=voxels)])
+        assert found.validity.verdict == "VALID"
+        assert found.throughput().value == pytest.approx(voxels.sum() / seconds.sum())
+        [alike] = measurements([cell(seconds, items=1e6)])
+        assert "never_settled" in codes(alike)
+
+    def test_a_rate_that_changes_is_found_whatever_the_sizes_are(self):
+        voxels = np.random.default_rng(0).choice([1e6, 5e5, 2.5e5], 120)
+        slower = np.where(np.arange(120) < 80, 1.0, 1.5)
+        [found] = measurements([cell(voxels / 1e6 * slower * noisy(120, 1.0), items=voxels)])
+        assert "never_settled" in codes(found)
+
+    def test_steps_without_an_item_are_judged_by_their_time(self):
+        [found] = measurements([cell(noisy(100, 0.1), items=np.where(np.arange(100) % 10, 5.0, 0.0))])
+        assert found.validity.verdict == "VALID"
+
     def test_a_row_may_be_a_block_of_short_steps(self):
         [found] = measurements([cell([0.002] * 20, items=100, steps=50)])
         assert found.kinds["step"].step_seconds.value == pytest.approx(0.002 / 50)

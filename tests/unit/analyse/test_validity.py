@@ -244,6 +244,13 @@ def test_steps_that_hang_together_say_what_they_are_worth():
     assert "30 rows hang together" in found.sentence
 
 
+def test_a_larger_budget_is_advised_where_there_is_one():
+    for seconds in (noisy(9, 0.1), noisy(20, 0.01), hanging_together()):
+        [advised], [plain] = (findings(evidence(seconds, has_budget=budget)) for budget in (True, False))
+        assert advised.sentence == f"{plain.sentence}; try a larger --budget"
+        assert "budget" not in plain.sentence
+
+
 def test_the_kind_is_named():
     found = judge(evidence(noisy(9), steps_name="memmove steps"))
     assert "memmove steps" in found.reasons[0].sentence

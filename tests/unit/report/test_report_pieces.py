@@ -166,6 +166,26 @@ def test_a_pipe_gets_a_line_a_cell():
     assert stream.getvalue() == "[1/1] 01-tensor_add-corrected: done in 12 s\n"
 
 
+def test_a_pipe_gets_a_line_a_minute_of_a_long_cell():
+    stream = io.StringIO()
+    observer = Lines(stream)
+    observer.planned(Plan(name="test", cells=CELLS), Path("runs/x"))
+    observer.started(CELLS[0])
+    for seconds in range(1, 200):
+        observer.progress(Progress(CELLS[0], float(seconds), seconds / 400, 30.0, "iteration"))
+    observer.started(CELLS[0])
+    observer.progress(Progress(CELLS[0], 59.0, 0.5, 30.0, "iteration"))
+    observer.progress(Progress(CELLS[0], 61.0, 0.5, 3e6, "voxel", left_seconds=7200.0))
+    observer.noticed("can't read [0:1]: it is [red]damaged")
+    assert stream.getvalue().splitlines() == [
+        "[1/1] 15%, 30.0 it/s, 10 s left",
+        "[1/1] 30%, 30.0 it/s, 8.4 s left",
+        "[1/1] 45%, 30.0 it/s, 6.6 s left",
+        "[1/1] 50%, 3.00 Mvoxel/s, 2 h left",
+        "can't read [0:1]: it is [red]damaged",
+    ]
+
+
 def test_quiet_gets_nothing():
     stream = io.StringIO()
     assert type(observer_for(stream, quiet=True)) is Silent
@@ -183,11 +203,18 @@ def test_a_terminal_gets_a_bar_and_a_word_about_failures():
     observer.planned(Plan(name="test", cells=CELLS), Path("runs/x"))
     observer.started(CELLS[0])
     observer.progress(Progress(CELLS[0], 6.0, 0.5, 30.0, "iteration"))
+    observer.noticed("a block is [red]damaged")
     failed = Failed(kind="signal", phase="measure", message="SIGILL [red]")
     observer.finished(a_record(SPEC, cell=CELLS[0].name, outcome=failed))
     observer.over()
     text = stream.getvalue()
-    for part in ("1/1", "50 %", "30.0 it/s, 6.0 s left", "FAILED (signal, measure): SIGILL [red]"):
+    for part in (
+        "1/1",
+        "50 %",
+        "30.0 it/s, 6.0 s left",
+        "FAILED (signal, measure): SIGILL [red]",
+        "block is [red]damaged",
+    ):
         assert part in text
 
 
