@@ -15,11 +15,11 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 @contextmanager
-def control_group(controller: str) -> Iterator[Path]:
+def control_group(controller: str, suffix: str = "") -> Iterator[Path]:
     """A control group of its own, of either version; skips where none can be made."""
     v1, v2 = CGROUPS / controller, CGROUPS
     parent = v1 if v1.is_dir() else v2
-    group = parent / f"rigdyno-test-{os.getpid()}"
+    group = parent / f"rigdyno-test-{os.getpid()}{suffix}"
     try:
         group.mkdir()
     except OSError as error:
@@ -36,7 +36,7 @@ def control_group(controller: str) -> Iterator[Path]:
 
 def _put_first(group: Path) -> None:
     """Before all that isn't in it, so that a machine that is busy otherwise doesn't show."""
-    for name, most in (("cpu.shares", "200000"), ("cpu.weight", "10000")):
+    for name, most in (("cpu.shares", "262144"), ("cpu.weight", "10000")):
         if (group / name).exists():
             (group / name).write_text(most)
 

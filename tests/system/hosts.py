@@ -21,7 +21,7 @@ class Host:
     name: str
     address: str
     core: int
-    group: Path  # of both hosts
+    group: Path  # its own: of one for both, a host that is busy would take most
 
     def command(self, *arguments: str, ahead_seconds: int = 0) -> list[str]:
         """On this host, and on its core: hosts share none. In a control group that goes before all that isn't of a
@@ -42,8 +42,8 @@ def two_hosts(rate: str | None = None) -> Iterator[tuple[Host, Host]]:
     if len(cores) < 2:
         pytest.skip("needs two cores")
     tag = f"rd{os.getpid() % 100_000}"
-    with control_group("cpu") as group:
-        hosts = Host(f"{tag}a", "10.213.77.1", cores[0], group), Host(f"{tag}b", "10.213.77.2", cores[1], group)
+    with control_group("cpu", "a") as one, control_group("cpu", "b") as two:
+        hosts = Host(f"{tag}a", "10.213.77.1", cores[0], one), Host(f"{tag}b", "10.213.77.2", cores[1], two)
         try:
             _join(hosts, rate)
             yield hosts
