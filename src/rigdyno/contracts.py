@@ -14,10 +14,13 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.participant import ClockPair
-from rigdyno.schema.record import FailureKind, Quality, RunRecord
+from rigdyno.schema.record import DeviceMemory, FailureKind, Quality, RunRecord
 from rigdyno.schema.spec import Cell, Plan, Reach, RunSpec, Value
-from rigdyno.schema.system import System
+from rigdyno.schema.system import Accelerator, System
 from rigdyno.schema.view import Presentation
+
+ANY_FRAMEWORK = "any"
+DEFAULT_FRAMEWORK = "torch"  # of what is for any
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,59 @@ class Arrangement(Protocol):
     def refuses(self, workload: Workload, update: Update, world_size: int) -> str | None: ...
 
     def run(self, job: Job) -> Quality: ...
+
+
+class Framework(Protocol):
+    """What differs between frameworks, and between their devices: whoever measures asks this, and names none of them.
+
+    Making one loads nothing, nor does `has_no_accelerator`; every other method may. A device is "cpu", or a kind with
+    or without a number: "cuda", "cuda:1".
+    """
+
+    module: ClassVar[str]  # what it is imported as
+    requires: ClassVar[tuple[Requirement, ...]]
+
+    def has_no_accelerator(self) -> bool:
+        """Whether that is certain without loading it, which takes seconds."""
+        ...
+
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """Those that it can use here. A broken driver may crash whoever asks: `rig.devices` asks in a child process."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """By name: its own, and of what it was built for or runs on."""
+        ...
+
+    def threads(self) -> int | None: ...
+
+    def prepare(self, seed: int, threads: int | None) -> None:
+        """Before anything is built; None: as many threads as it takes by itself."""
+        ...
+
+    def waiter(self, device: str) -> Callable[[], None] | None:
+        """What waits until the device has done all that it was given; None: work is done when a call returns."""
+        ...
+
+    def in_use(self) -> Sequence[str]:
+        """The devices that this process has used so far, the CPU left out."""
+        ...
+
+    def event(self, device: str) -> Any:
+        """A mark behind all that the device was given so far; waits for nothing."""
+        ...
+
+    def elapsed_ns(self, first: Any, last: Any) -> int:
+        """Between two marks of one device, which has come to both."""
+        ...
+
+    def forget_peak_memory(self, device: str) -> None: ...
+
+    def memory(self, device: str) -> DeviceMemory | None:
+        """The peak since it was forgotten, and what there is; None of the CPU."""
+        ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool: ...
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What every suite, update, arrangement, launcher, probe, command and format keeps to. New files are picked up."""
+"""What every suite, update, arrangement, framework, launcher, probe, command and format keeps to. New files are picked
+up."""
 
 import inspect
 import math
@@ -28,6 +29,7 @@ CLASSES = [(kind, name) for kind, name in ALL if catalogue.KINDS[kind].attribute
 PROTOCOLS = {
     "suite": contracts.Suite, "workload": contracts.Workload, "update": contracts.Update,
     "arrangement": contracts.Arrangement, "probe": contracts.Probe, "launcher": contracts.Launcher,
+    "framework": contracts.Framework,
 }  # fmt: skip
 SUITES, PROBES = catalogue.names("suite"), catalogue.names("probe")
 COMMANDS, FORMATS = catalogue.names("command"), catalogue.names("format")
@@ -64,7 +66,7 @@ def test_an_arrangement_names_a_launcher_that_is_there(name):
     assert arrangement.launcher in catalogue.names("launcher")
 
 
-@pytest.mark.parametrize("kind", ["update", "arrangement", "launcher", "suite"])
+@pytest.mark.parametrize("kind", ["update", "arrangement", "framework", "launcher", "suite"])
 def test_configurations_are_inert_and_equal(kind):
     for name in catalogue.names(kind):
         entry = catalogue.load(kind, name)
@@ -207,3 +209,20 @@ def test_a_launcher_says_what_it_can_start_and_those_of_this_machine_open_at_onc
 def test_an_arrangement_s_launcher_can_start_the_ranks_of_one_node(name):
     """Launchers for several nodes use it on each of them."""
     assert hasattr(catalogue.load("launcher", catalogue.load("arrangement", name).launcher), "start_part")
+
+
+@pytest.mark.parametrize("name", catalogue.names("framework"))
+def test_a_framework_answers_everything_about_the_cpu(name):
+    framework = catalogue.load("framework", name)()
+    assert framework.module in {requirement.module for requirement in framework.requires}
+    assert isinstance(framework.has_no_accelerator(), bool)
+    if catalogue.missing(framework.requires) is not None:
+        return
+    assert all(isinstance(card, Accelerator) for card in framework.accelerators())
+    assert framework.module in framework.versions()
+    assert framework.threads() is None or framework.threads() >= 1
+    assert framework.waiter("cpu") is None
+    framework.forget_peak_memory("cpu")
+    assert framework.memory("cpu") is None
+    assert "cpu" not in framework.in_use()
+    assert not framework.is_out_of_memory(ValueError("no such file"))

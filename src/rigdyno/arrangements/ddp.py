@@ -111,7 +111,7 @@ def join(place: Place) -> Ranks:
     kind = place.device.partition(":")[0]
     if kind not in _BACKENDS:
         raise CannotRun(f"PyTorch has no way to join ranks on {kind}; try --device cpu")
-    if kind == "cuda":
-        torch.cuda.set_device(place.device)
+    if kind != "cpu":
+        torch.accelerator.set_device_index(place.device)
     torch.distributed.init_process_group(_BACKENDS[kind], timeout=PATIENCE)
     return Ranks(place.device)

@@ -9,7 +9,7 @@ from typing import Any, cast, get_type_hints
 import msgspec
 
 from rigdyno import catalogue
-from rigdyno.contracts import Arrangement, Scope, Update, Workload
+from rigdyno.contracts import ANY_FRAMEWORK, DEFAULT_FRAMEWORK, Arrangement, Framework, Scope, Update, Workload
 from rigdyno.errors import BadValue, UnknownName
 from rigdyno.schema.record import UNNAMED
 from rigdyno.schema.spec import RunSpec, Value
@@ -42,6 +42,13 @@ def arrangement_of(spec: RunSpec) -> Arrangement:
     kind = catalogue.load("arrangement", spec.arrangement)
     catalogue.demand(kind.requires, f"arrangement {spec.arrangement}")
     return cast(Arrangement, kind())
+
+
+def framework_of(workload: Workload) -> Framework:
+    name = DEFAULT_FRAMEWORK if workload.framework == ANY_FRAMEWORK else workload.framework
+    kind = catalogue.load("framework", name)
+    catalogue.demand(kind.requires, f"framework {name}")
+    return cast(Framework, kind())
 
 
 def scope_of(launcher: str) -> Scope:

@@ -104,7 +104,7 @@ def _no_such_device(device: str, system: System) -> str | None:
     kind, _, number = device.partition(":")
     if kind == "cpu":
         return None
-    here = [accelerator for accelerator in system.accelerators if accelerator.torch_kind == kind]
+    here = [accelerator for accelerator in system.accelerators if accelerator.device_kind == kind]
     if not here:
         return f"no {kind} device here; try --device cpu"
     if number and (not number.isdecimal() or int(number) >= len(here)):

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.record import fullest
 from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Number, Plot, Presentation, Row, Table, Text
-from rigdyno.units import rate_unit, show_percent
+from rigdyno.units import rate_unit, show_bytes, show_percent
 
 COLUMNS = (
     Column(key="what", title="what", numeric=False),
@@ -19,6 +20,7 @@ COLUMNS = (
     Column(key="memory", title="memory"),
     Column(key="n", title="n"),
 )
+DEVICE_MEMORY = Column(key="device_memory", title="device memory")
 
 
 def presentation(measurements: Sequence[Measurement]) -> Presentation:
@@ -28,10 +30,17 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
     workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
     return Presentation(
         title=", ".join(workloads) or "no figures",
-        tables=(Table(title=_settings(measurements), columns=COLUMNS, rows=tuple(rows), notes=tuple(notes)),),
+        tables=(Table(title=_settings(measurements), columns=_columns(rows), rows=tuple(rows), notes=tuple(notes)),),
         plots=tuple(_soak_plot(m) for m in measurements if m.soak is not None),
         closing=tuple(_held(m) for m in measurements if m.soak is not None),
     )
+
+
+def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Memory of a device where one was measured on."""
+    *first, last = COLUMNS
+    on_device = any(DEVICE_MEMORY.key in row.entries for row in rows)
+    return (*first, DEVICE_MEMORY, last) if on_device else COLUMNS
 
 
 def _names(measurements: Sequence[Measurement]) -> list[str]:
@@ -85,6 +94,7 @@ def _row(name: str, measurement: Measurement, figures: KindFigures, kind: str) -
     unit = rate_unit(measurement.facts.unit)
     return Row(
         entries={
+            **_device_memory(measurement),
             "what": Text(text=name),
             "rate": figures.throughput.scaled(1.0, unit),
             "steps": figures.steps if figures.steps is not None else Missing(reason="the steps were not counted"),
@@ -104,6 +114,17 @@ def _memory(measurement: Measurement) -> Entry:
     peak = float(max(peaks))
     method = "largest peak of the processes"
     return Estimate(value=peak, n=1, unit="B", method=method)
+
+
+def _device_memory(measurement: Measurement) -> dict[str, Entry]:
+    memory = fullest(record.device_memory for record in measurement.records)
+    if memory is None:
+        return {}
+    if memory.peak_bytes is None:
+        return {DEVICE_MEMORY.key: Missing(reason="the framework doesn't count the peak of this device")}
+    limit = f", out of {show_bytes(memory.limit_bytes)}" if memory.limit_bytes is not None else ""
+    method = f"largest peak of a device{limit}"
+    return {DEVICE_MEMORY.key: Estimate(value=float(memory.peak_bytes), n=1, unit="B", method=method)}
 
 
 def _soak_plot(measurement: Measurement) -> Plot:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,17 +18,18 @@ from rigdyno.errors import StoreError
 from rigdyno.launchers._node import NodeSampler, Part, make_folders
 from rigdyno.plan.build import OWN_LOOP
 from rigdyno.processes import peak_memory_bytes, write_pid
-from rigdyno.rig.devices import look_here
+from rigdyno.rig.devices import loaded_frameworks, look_here, together
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
-from rigdyno.runner.device import with_framework
+from rigdyno.runner.device import memory_of, waiter_for, with_frameworks
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.worker import failure
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import laid_out, ranks_among
-from rigdyno.schema.record import LAUNCHER, Completed, Facts, Failed, Outcome, RunHead, RunRecord
+from rigdyno.schema.record import LAUNCHER, Completed, DeviceMemory, Facts, Failed, Outcome, RunHead, RunRecord, fullest
 from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile
 from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.system import System
 from rigdyno.store.files import disk_errors, write_json
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_of_ns
@@ -63,7 +63,9 @@ class OwnLoop:
             )
             self._sampler = NodeSampler(part)
         self._began_ns = self._clock.now_ns()
-        self._meter = StepMeter(self._file, self._clock, None, synchronise=_waiter(), settled=settled_so_far)
+        self._meter = StepMeter(
+            self._file, self._clock, None, synchronise=_waiter(self._head.system), settled=settled_so_far
+        )
         return self._meter
 
     def __exit__(
@@ -88,7 +90,7 @@ class OwnLoop:
             rigdyno_version=__version__,
             created_at=self._started.isoformat(timespec="seconds"),
             plan=Plan(name=self._name, label=self._label, cells=(self._cell,)),
-            system=describe_system(look_here().accelerators if "torch" in sys.modules else ()),
+            system=describe_system(together(map(look_here, loaded_frameworks())).accelerators),
             environment=describe_environment(),
         )
         self._folder.write_head(head)
@@ -104,12 +106,13 @@ class OwnLoop:
             seconds=round(seconds, 3),
             spec=replace(self._cell.spec, device=_device_used()),
             system=self._head.system,
-            environment=with_framework(self._head.environment),
+            environment=with_frameworks(self._head.environment, loaded_frameworks()),
             facts=Facts(unit=self._unit),
             outcome=outcome,
             participants=self._cell.participants,
             exit_codes={ended.participant or LAUNCHER: ended.code for ended in self._exits},
             peak_memory_bytes=peak_memory_bytes(),
+            device_memory=_device_memory(),
             files=CellFolder(self._folder.cell_folder(self._cell)).files(),
         )
 
@@ -142,31 +145,24 @@ def _outcome(error: BaseException | None) -> Outcome:
 
 
 def _device_used() -> str:
-    """As far as the framework tells: whether it has touched a card by now."""
-    torch = sys.modules.get("torch")
-    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
+    """As far as the frameworks tell: the kind of those that hold something by now."""
+    used = [device for framework in loaded_frameworks() for device in framework.in_use()]
+    return used[0].partition(":")[0] if used else "cpu"
 
 
-def _waiter() -> Callable[[], None] | None:
-    """None where torch is loaded and sees no device that works asynchronously. Otherwise the user's loop may begin to
-    use one at any time from now on: look at every row."""
-    torch = sys.modules.get("torch")
-    if torch is not None and not (torch.cuda.is_available() or _other_device(torch)):
-        return None
-    return _wait_for_devices
+def _device_memory() -> DeviceMemory | None:
+    """Of the whole script so far: its own figures are not to be reset."""
+    return fullest(memory_of(framework, framework.in_use()) for framework in loaded_frameworks())
+
+
+def _waiter(system: System) -> Callable[[], None] | None:
+    """None where a framework is loaded and none sees a device that works asynchronously. Otherwise the user's loop may
+    begin to use one at any time from now on: look at every row."""
+    return None if loaded_frameworks() and not system.accelerators else _wait_for_devices
 
 
 def _wait_for_devices() -> None:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    elif (other := _other_device(torch)) is not None:
-        other.synchronize()
-
-
-def _other_device(torch: Any) -> Any | None:
-    if torch.backends.mps.is_available():
-        return torch.mps
-    return torch.xpu if torch.xpu.is_available() else None
+    for framework in loaded_frameworks():
+        wait = waiter_for(framework, framework.in_use())
+        if wait is not None:
+            wait()
