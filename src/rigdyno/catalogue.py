@@ -41,7 +41,10 @@ KINDS = {
             "framework",
             "version",
             "requires",
+            "arrangement",
+            "trains",
             "refuses",
+            "traps",
             "memory_bytes",
             "start_seconds",
             "step_seconds",
@@ -49,7 +52,7 @@ KINDS = {
         ),
     ),
     "update": Kind("updates", has=("framework", "requires", "refuses", "prepare")),
-    "arrangement": Kind("arrangements", has=("launcher", "requires", "refuses", "run")),
+    "arrangement": Kind("arrangements", has=("launcher", "framework", "roles", "requires", "refuses", "run")),
     "framework": Kind(
         "frameworks",
         has=(
@@ -69,7 +72,7 @@ KINDS = {
             "is_out_of_memory",
         ),
     ),
-    "probe": Kind("probes", has=("availability", "open", "read", "close")),
+    "probe": Kind("probes", has=("hints", "availability", "open", "read", "close")),
     "launcher": Kind("launchers", has=("requires", "scope", "open")),
     "command": Kind("commands", attribute="command"),
     "format": Kind("report.formats", attribute="render"),

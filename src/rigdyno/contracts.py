@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.participant import ClockPair
+from rigdyno.schema.participant import RANK, ClockPair
 from rigdyno.schema.record import DeviceMemory, FailureKind, Quality, RunRecord
 from rigdyno.schema.spec import Cell, Plan, Reach, RunSpec, Value
 from rigdyno.schema.system import Accelerator, System
@@ -45,7 +45,7 @@ class Place:
     rank: int = 0
     local_rank: int = 0  # among those of its node
     world_size: int = 1
-    role: str = "worker"
+    role: str = RANK
     threads: int = 1
     seed: int = 0
 
@@ -121,9 +121,11 @@ class Meter(Protocol):
 
 
 class Workload(Protocol):
-    framework: ClassVar[str]  # "torch", "tensorflow", "any"
+    framework: ClassVar[str]  # the name of one, or "any"
     version: ClassVar[int]  # raised whenever old figures no longer compare
     requires: ClassVar[tuple[Requirement, ...]]
+    arrangement: ClassVar[str]  # where nobody chooses one: "single" unless it is about several ranks
+    trains: ClassVar[bool]  # whether it builds a Training, for an update
 
     @property
     def unit(self) -> str:  # a ClassVar, except in a user's own step
@@ -131,6 +133,10 @@ class Workload(Protocol):
         ...
 
     def refuses(self, system: System, device: str) -> str | None: ...
+
+    def traps(self) -> tuple[str, ...]:
+        """Names of traps of `rigdyno doctor` that it would step into on a CPU; it is refused where one is a trap."""
+        ...
 
     def memory_bytes(self, system: System) -> int | None: ...
 
@@ -146,7 +152,7 @@ class Workload(Protocol):
 class Update(Protocol):
     """How a batch changes the parameters. A private update must clip before it sums over ranks."""
 
-    framework: ClassVar[str]
+    framework: ClassVar[str]  # of the workloads that it can train
     requires: ClassVar[tuple[Requirement, ...]]
 
     def refuses(self, workload: Workload) -> str | None: ...
@@ -170,9 +176,11 @@ class Arrangement(Protocol):
     """How parties share the work."""
 
     launcher: ClassVar[str]
+    framework: ClassVar[str]  # of the workloads that it can share out
+    roles: ClassVar[tuple[str, ...]]  # of its participants, beside the samplers
     requires: ClassVar[tuple[Requirement, ...]]
 
-    def refuses(self, workload: Workload, update: Update, world_size: int) -> str | None: ...
+    def refuses(self, workload: Workload, update: Update, spec: RunSpec) -> str | None: ...
 
     def run(self, job: Job) -> Quality: ...
 
@@ -238,6 +246,8 @@ class Channel:
 
 class Probe(Protocol):
     """Reads meters of the machine. Opened once, in the sampler's process; `read` must be cheap."""
+
+    hints: ClassVar[Mapping[str, str]]  # what to change where a single channel can't be read, by its name
 
     def availability(self) -> Unavailable | None: ...
 

@@ -13,13 +13,16 @@ from click.testing import CliRunner
 from rigdyno import catalogue, contracts
 from rigdyno.cli import rigdyno
 from rigdyno.errors import UsageError
+from rigdyno.plan.cells import cells_of
 from rigdyno.plan.expand import expand
 from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import Resources
 from rigdyno.report.page import Page
 from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.participant import SAMPLER
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
+from rigdyno.schema.spec import RunSpec
 from rigdyno.schema.system import Accelerator
 from rigdyno.schema.view import Presentation, Text, View
 from support import a_record, a_system
@@ -64,6 +67,15 @@ def test_it_is_made_without_arguments_and_has_the_protocols_methods(kind, name):
 def test_an_arrangement_names_a_launcher_that_is_there(name):
     arrangement = catalogue.load("arrangement", name)
     assert arrangement.launcher in catalogue.names("launcher")
+
+
+@pytest.mark.parametrize("name", [*catalogue.names("arrangement")])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_whoever_takes_part_has_a_role_of_the_arrangement(name, world_size):
+    arrangement = catalogue.load("arrangement", name)
+    spec = RunSpec(workload="mnist_cnn", arrangement=name, world_size=world_size, launcher=arrangement.launcher)
+    [cell] = cells_of([contracts.Wanted(spec)], CPU, Resources(available_bytes=10**12))
+    assert {each.role for each in cell.participants} == {*arrangement.roles, SAMPLER}
 
 
 @pytest.mark.parametrize("kind", ["update", "arrangement", "framework", "launcher", "suite"])
@@ -150,10 +162,12 @@ def test_a_format_draws_an_empty_view_as_one_text(form):
 def test_a_probe_says_whether_it_can_be_read_and_reads_one_number_a_channel(name):
     probe = catalogue.load("probe", name)()
     unavailable = probe.availability()
+    assert all(isinstance(hint, str) and hint for hint in probe.hints.values())
     if unavailable is not None:
         assert unavailable.reason
         return
     channels = probe.open(list)
+    assert set(probe.hints) <= {channel.name for channel in channels}
     try:
         for _ in range(2):
             values = probe.read()

@@ -11,6 +11,7 @@ import pytest
 from rigdyno import catalogue
 from rigdyno.arrangements.single import Single
 from rigdyno.contracts import ANY_FRAMEWORK, Job, Place, Requirement, Steps, Training
+from rigdyno.rig.traps import TRAPS
 from rigdyno.schema.system import Cache, Cpu, System
 from rigdyno.updates.plain import Plain
 
@@ -81,10 +82,20 @@ def test_its_requirements_are_stated(kind, name):
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_states_its_traits(name):
     entry = catalogue.load("workload", name)
-    assert {"unit", "framework", "version", "requires"} <= class_vars(entry)
+    assert {"unit", "framework", "version", "requires", "arrangement", "trains"} <= class_vars(entry)
     assert entry.unit
     assert entry.framework in (ANY_FRAMEWORK, *catalogue.names("framework"))
     assert entry.version >= 1
+    assert entry.arrangement in catalogue.names("arrangement")
+    assert set(entry().traps()) <= set(TRAPS)
+
+
+@pytest.mark.parametrize("kind", ["update", "arrangement"])
+def test_updates_and_arrangements_name_their_framework(kind):
+    for name in catalogue.names(kind):
+        entry = catalogue.load(kind, name)
+        assert "framework" in class_vars(entry)
+        assert entry.framework in (ANY_FRAMEWORK, *catalogue.names("framework"))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -105,10 +116,10 @@ def test_a_workload_that_is_not_refused_works(name):
     workload = catalogue.load("workload", name)(**SMALL.get(name, {}))
     if workload.refuses(SYSTEM, "cpu") is not None:
         pytest.skip(workload.refuses(SYSTEM, "cpu"))
-    if getattr(workload, "arrangement", "single") != "single":
+    if workload.arrangement != "single":
         pytest.skip("is about several ranks: tests/integration/test_ranks.py joins them")
     built = workload.build(Place(device="cpu"))
-    assert isinstance(built, (Steps, Training))
+    assert isinstance(built, Training if workload.trains else Steps)
     assert all(isinstance(note, str) and note for note in built.notes)
     if isinstance(built, Training):
         learns(built)

@@ -57,8 +57,9 @@ def scope_of(launcher: str) -> Scope:
 
 
 def usual_arrangement(target: str) -> str:
-    """A workload that is about several ranks says so in a class variable `arrangement`; most are about one."""
-    return "single" if is_function(target) else getattr(catalogue.load("workload", target), "arrangement", "single")
+    if is_function(target):
+        return function_workload(target, {}).arrangement
+    return str(catalogue.load("workload", target).arrangement)
 
 
 def is_function(target: str) -> bool:

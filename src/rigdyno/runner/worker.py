@@ -226,6 +226,7 @@ def place_of(cell: Cell, own: Participant) -> Place:
         rank=own.rank or 0,
         local_rank=beside.index(own.id),
         world_size=spec.world_size,
+        role=own.role,
         threads=spec.threads or max(1, usable_cores() // len(beside)),
         seed=spec.seed,  # the same on every rank: whoever needs them apart adds the rank
     )
