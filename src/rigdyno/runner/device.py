@@ -22,13 +22,13 @@ def usable_cores() -> int:
 
 def waiter_for(framework: Framework, devices: Sequence[str]) -> Callable[[], None] | None:
     """What waits for the queues of all of them; None where work is done when a call returns."""
-    waiters = [wait for device in devices if (wait := framework.waiter(device)) is not None]
+    waiters = [waiter for device in devices if (waiter := framework.waiter(device)) is not None]
     if len(waiters) < 2:
         return waiters[0] if waiters else None
 
     def wait_for_all() -> None:
-        for wait in waiters:
-            wait()
+        for synchronise in waiters:
+            synchronise()
 
     return wait_for_all
 

@@ -163,6 +163,6 @@ def _waiter(system: System) -> Callable[[], None] | None:
 
 def _wait_for_devices() -> None:
     for framework in loaded_frameworks():
-        wait = waiter_for(framework, framework.in_use())
-        if wait is not None:
-            wait()
+        synchronise = waiter_for(framework, framework.in_use())
+        if synchronise is not None:
+            synchronise()

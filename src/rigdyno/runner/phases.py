@@ -21,8 +21,10 @@ _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
 class PhaseClock:
     def __init__(self, file: RowFile, clock: Clock, framework: Framework, device: str) -> None:
         self._file = file
-        wait = framework.waiter(device)
-        self._moments = _HostMoments(clock) if wait is None else _DeviceMoments(clock, framework, device, wait)
+        synchronise = framework.waiter(device)
+        self._moments = (
+            _HostMoments(clock) if synchronise is None else _DeviceMoments(clock, framework, device, synchronise)
+        )
         self._marked: list[str] = []
 
     def mark(self, phase: str) -> None:
@@ -65,19 +67,19 @@ class _HostMoments:
 class _DeviceMoments:
     """The device's queue notes the time when it comes to the mark."""
 
-    def __init__(self, clock: Clock, framework: Framework, device: str, wait: Callable[[], None]) -> None:
-        self._clock, self._framework, self._device, self._wait = clock, framework, device, wait
+    def __init__(self, clock: Clock, framework: Framework, device: str, synchronise: Callable[[], None]) -> None:
+        self._clock, self._framework, self._device, self._synchronise = clock, framework, device, synchronise
         self._events: list[Any] = []
         self._began_ns = 0
 
     def take(self) -> None:
         if not self._events:  # the device has nothing left to do: the host's clock and its own meet here
-            self._wait()
+            self._synchronise()
             self._began_ns = self._clock.now_ns()
         self._events.append(self._framework.event(self._device))
 
     def times_ns(self) -> list[int]:
-        self._wait()
+        self._synchronise()
         first, taken = self._events[0], self._events
         self._events = []
         return [self._began_ns + self._framework.elapsed_ns(first, event) for event in taken]
