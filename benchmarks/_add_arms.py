@@ -52,7 +52,8 @@ def ours(folder: Path) -> Window:
     from rigdyno.analyse.steady import settled_so_far
     from rigdyno.clock import SystemClock
     from rigdyno.contracts import Place, Steps
-    from rigdyno.runner.device import prepare_torch, usable_cores
+    from rigdyno.frameworks.torch import Torch
+    from rigdyno.runner.device import usable_cores
     from rigdyno.runner.measure import StepMeter
     from rigdyno.schema.participant import Participant
     from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
@@ -60,7 +61,7 @@ def ours(folder: Path) -> Window:
     from rigdyno.units import NS_PER_S
     from rigdyno.workloads.tensor_add import TensorAdd
 
-    prepare_torch(None, seed=0)
+    Torch().prepare(seed=0, threads=None)
     built = TensorAdd(variant="as_published").build(
         Place(device="cpu", rank=0, world_size=1, threads=usable_cores(), seed=0)
     )

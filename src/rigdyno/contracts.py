@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.participant import ClockPair
-from rigdyno.schema.record import FailureKind, Quality, RunRecord
+from rigdyno.schema.participant import RANK, ClockPair
+from rigdyno.schema.record import DeviceMemory, FailureKind, Quality, RunRecord
 from rigdyno.schema.spec import Cell, Plan, Reach, RunSpec, Value
-from rigdyno.schema.system import System
+from rigdyno.schema.system import Accelerator, System
 from rigdyno.schema.view import Presentation
+
+ANY_FRAMEWORK = "any"
+DEFAULT_FRAMEWORK = "torch"  # of what is for any
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Place:
     rank: int = 0
     local_rank: int = 0  # among those of its node
     world_size: int = 1
-    role: str = "worker"
+    role: str = RANK
     threads: int = 1
     seed: int = 0
 
@@ -118,9 +121,11 @@ class Meter(Protocol):
 
 
 class Workload(Protocol):
-    framework: ClassVar[str]  # "torch", "tensorflow", "any"
+    framework: ClassVar[str]  # the name of one, or "any"
     version: ClassVar[int]  # raised whenever old figures no longer compare
     requires: ClassVar[tuple[Requirement, ...]]
+    arrangement: ClassVar[str]  # where nobody chooses one: "single" unless it is about several ranks
+    trains: ClassVar[bool]  # whether it builds a Training, for an update
 
     @property
     def unit(self) -> str:  # a ClassVar, except in a user's own step
@@ -128,6 +133,10 @@ class Workload(Protocol):
         ...
 
     def refuses(self, system: System, device: str) -> str | None: ...
+
+    def traps(self) -> tuple[str, ...]:
+        """Names of traps of `rigdyno doctor` that it would step into on a CPU; it is refused where one is a trap."""
+        ...
 
     def memory_bytes(self, system: System) -> int | None: ...
 
@@ -143,7 +152,7 @@ class Workload(Protocol):
 class Update(Protocol):
     """How a batch changes the parameters. A private update must clip before it sums over ranks."""
 
-    framework: ClassVar[str]
+    framework: ClassVar[str]  # of the workloads that it can train
     requires: ClassVar[tuple[Requirement, ...]]
 
     def refuses(self, workload: Workload) -> str | None: ...
@@ -167,11 +176,66 @@ class Arrangement(Protocol):
     """How parties share the work."""
 
     launcher: ClassVar[str]
+    framework: ClassVar[str]  # of the workloads that it can share out
+    roles: ClassVar[tuple[str, ...]]  # of its participants, beside the samplers
     requires: ClassVar[tuple[Requirement, ...]]
 
-    def refuses(self, workload: Workload, update: Update, world_size: int) -> str | None: ...
+    def refuses(self, workload: Workload, update: Update, spec: RunSpec) -> str | None: ...
 
     def run(self, job: Job) -> Quality: ...
+
+
+class Framework(Protocol):
+    """What differs between frameworks, and between their devices: whoever measures asks this, and names none of them.
+
+    Making one loads nothing, nor does `has_no_accelerator`; every other method may. A device is "cpu", or a kind with
+    or without a number: "cuda", "cuda:1".
+    """
+
+    module: ClassVar[str]  # what it is imported as
+    requires: ClassVar[tuple[Requirement, ...]]
+
+    def has_no_accelerator(self) -> bool:
+        """Whether that is certain without loading it, which takes seconds."""
+        ...
+
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """Those that it can use here. A broken driver may crash whoever asks: `rig.devices` asks in a child process."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """By name: its own, and of what it was built for or runs on."""
+        ...
+
+    def threads(self) -> int | None: ...
+
+    def prepare(self, seed: int, threads: int | None) -> None:
+        """Before anything is built; None: as many threads as it takes by itself."""
+        ...
+
+    def waiter(self, device: str) -> Callable[[], None] | None:
+        """What waits until the device has done all that it was given; None: work is done when a call returns."""
+        ...
+
+    def in_use(self) -> Sequence[str]:
+        """The devices that this process has used so far, the CPU left out."""
+        ...
+
+    def event(self, device: str) -> Any:
+        """A mark behind all that the device was given so far; waits for nothing."""
+        ...
+
+    def elapsed_ns(self, first: Any, last: Any) -> int:
+        """Between two marks of one device, which has come to both."""
+        ...
+
+    def forget_peak_memory(self, device: str) -> None: ...
+
+    def memory(self, device: str) -> DeviceMemory | None:
+        """The peak since it was forgotten, and what there is; None of the CPU."""
+        ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -182,6 +246,8 @@ class Channel:
 
 class Probe(Protocol):
     """Reads meters of the machine. Opened once, in the sampler's process; `read` must be cheap."""
+
+    hints: ClassVar[Mapping[str, str]]  # what to change where a single channel can't be read, by its name
 
     def availability(self) -> Unavailable | None: ...
 

@@ -1,4 +1,5 @@
-"""What every suite, update, arrangement, launcher, probe, command and format keeps to. New files are picked up."""
+"""What every suite, update, arrangement, framework, launcher, probe, command and format keeps to. New files are picked
+up."""
 
 import inspect
 import math
@@ -14,13 +15,16 @@ from numbers_in_views import complaints
 from rigdyno import catalogue, contracts
 from rigdyno.cli import rigdyno
 from rigdyno.errors import UsageError
+from rigdyno.plan.cells import cells_of
 from rigdyno.plan.expand import expand
 from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import Resources
 from rigdyno.report.page import Page
 from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.participant import SAMPLER
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
+from rigdyno.schema.spec import RunSpec
 from rigdyno.schema.system import Accelerator
 from rigdyno.schema.view import Presentation, View
 from rigdyno.units import rate_unit
@@ -31,6 +35,7 @@ CLASSES = [(kind, name) for kind, name in ALL if catalogue.KINDS[kind].attribute
 PROTOCOLS = {
     "suite": contracts.Suite, "workload": contracts.Workload, "update": contracts.Update,
     "arrangement": contracts.Arrangement, "probe": contracts.Probe, "launcher": contracts.Launcher,
+    "framework": contracts.Framework,
 }  # fmt: skip
 SUITES, PROBES = catalogue.names("suite"), catalogue.names("probe")
 COMMANDS, FORMATS = catalogue.names("command"), catalogue.names("format")
@@ -67,7 +72,16 @@ def test_an_arrangement_names_a_launcher_that_is_there(name):
     assert arrangement.launcher in catalogue.names("launcher")
 
 
-@pytest.mark.parametrize("kind", ["update", "arrangement", "launcher", "suite"])
+@pytest.mark.parametrize("name", [*catalogue.names("arrangement")])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_whoever_takes_part_has_a_role_of_the_arrangement(name, world_size):
+    arrangement = catalogue.load("arrangement", name)
+    spec = RunSpec(workload="mnist_cnn", arrangement=name, world_size=world_size, launcher=arrangement.launcher)
+    [cell] = cells_of([contracts.Wanted(spec)], CPU, Resources(available_bytes=10**12))
+    assert {each.role for each in cell.participants} == {*arrangement.roles, SAMPLER}
+
+
+@pytest.mark.parametrize("kind", ["update", "arrangement", "framework", "launcher", "suite"])
 def test_configurations_are_inert_and_equal(kind):
     for name in catalogue.names(kind):
         entry = catalogue.load(kind, name)
@@ -150,10 +164,12 @@ def test_a_format_draws_an_empty_view_as_one_text(form):
 def test_a_probe_says_whether_it_can_be_read_and_reads_one_number_a_channel(name):
     probe = catalogue.load("probe", name)()
     unavailable = probe.availability()
+    assert all(isinstance(hint, str) and hint for hint in probe.hints.values())
     if unavailable is not None:
         assert unavailable.reason
         return
     channels = probe.open(list)
+    assert set(probe.hints) <= {channel.name for channel in channels}
     try:
         for _ in range(2):
             values = probe.read()
@@ -209,3 +225,20 @@ def test_a_launcher_says_what_it_can_start_and_those_of_this_machine_open_at_onc
 def test_an_arrangement_s_launcher_can_start_the_ranks_of_one_node(name):
     """Launchers for several nodes use it on each of them."""
     assert hasattr(catalogue.load("launcher", catalogue.load("arrangement", name).launcher), "start_part")
+
+
+@pytest.mark.parametrize("name", catalogue.names("framework"))
+def test_a_framework_answers_everything_about_the_cpu(name):
+    framework = catalogue.load("framework", name)()
+    assert framework.module in {requirement.module for requirement in framework.requires}
+    assert isinstance(framework.has_no_accelerator(), bool)
+    if catalogue.missing(framework.requires) is not None:
+        return
+    assert all(isinstance(card, Accelerator) for card in framework.accelerators())
+    assert framework.module in framework.versions()
+    assert framework.threads() is None or framework.threads() >= 1
+    assert framework.waiter("cpu") is None
+    framework.forget_peak_memory("cpu")
+    assert framework.memory("cpu") is None
+    assert "cpu" not in framework.in_use()
+    assert not framework.is_out_of_memory(ValueError("no such file"))

@@ -10,11 +10,13 @@ import pytest
 
 from rigdyno import catalogue
 from rigdyno.arrangements.single import Single
-from rigdyno.contracts import Job, Place, Requirement, Steps, Training
+from rigdyno.contracts import ANY_FRAMEWORK, Job, Place, Requirement, Steps, Training
+from rigdyno.rig.traps import TRAPS
 from rigdyno.schema.system import Cache, Cpu, System
 from rigdyno.updates.plain import Plain
 
 KINDS = ("workload", "update", "arrangement")
+NAMED = [*KINDS, "framework"]
 ENTRIES = [(kind, name) for kind in KINDS for name in catalogue.names(kind)]
 WORKLOADS = catalogue.names("workload")
 SIMPLE = (bool, int, float, str)
@@ -53,7 +55,7 @@ def test_it_is_a_frozen_dataclass_with_keywords_only(kind, name):
     assert all(field.kw_only for field in dataclasses.fields(entry))
 
 
-@pytest.mark.parametrize(("kind", "name"), ENTRIES)
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in NAMED for name in catalogue.names(kind)])
 def test_it_is_named_for_its_file(kind, name):
     assert catalogue.load(kind, name).__name__.lower() == name.replace("_", "")
 
@@ -80,10 +82,20 @@ def test_its_requirements_are_stated(kind, name):
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_states_its_traits(name):
     entry = catalogue.load("workload", name)
-    assert {"unit", "framework", "version", "requires"} <= class_vars(entry)
+    assert {"unit", "framework", "version", "requires", "arrangement", "trains"} <= class_vars(entry)
     assert entry.unit
-    assert entry.framework in ("torch", "tensorflow", "any")
+    assert entry.framework in (ANY_FRAMEWORK, *catalogue.names("framework"))
     assert entry.version >= 1
+    assert entry.arrangement in catalogue.names("arrangement")
+    assert set(entry().traps()) <= set(TRAPS)
+
+
+@pytest.mark.parametrize("kind", ["update", "arrangement"])
+def test_updates_and_arrangements_name_their_framework(kind):
+    for name in catalogue.names(kind):
+        entry = catalogue.load(kind, name)
+        assert "framework" in class_vars(entry)
+        assert entry.framework in (ANY_FRAMEWORK, *catalogue.names("framework"))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -104,10 +116,10 @@ def test_a_workload_that_is_not_refused_works(name):
     workload = catalogue.load("workload", name)(**SMALL.get(name, {}))
     if workload.refuses(SYSTEM, "cpu") is not None:
         pytest.skip(workload.refuses(SYSTEM, "cpu"))
-    if getattr(workload, "arrangement", "single") != "single":
+    if workload.arrangement != "single":
         pytest.skip("is about several ranks: tests/integration/test_ranks.py joins them")
     built = workload.build(Place(device="cpu"))
-    assert isinstance(built, (Steps, Training))
+    assert isinstance(built, Training if workload.trains else Steps)
     assert all(isinstance(note, str) and note for note in built.notes)
     if isinstance(built, Training):
         learns(built)
@@ -130,7 +142,8 @@ def learns(built):
 
 
 def test_importing_them_all_imports_nothing_heavy():
-    loads = "; ".join(f"catalogue.load({kind!r}, {name!r})" for kind, name in ENTRIES)
+    named = [(kind, name) for kind in NAMED for name in catalogue.names(kind)]
+    loads = "; ".join(f"catalogue.load({kind!r}, {name!r})()" for kind, name in named)
     program = (
         f"import sys; from rigdyno import catalogue; import rigdyno.workloads._function; {loads}; "
         "print([name for name in ('torch', 'numpy', 'tensorflow', 'psutil') if name in sys.modules])"

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rigdyno.arrangements import _loops
 from rigdyno.contracts import CannotRun, Job, Mark, Place, Requirement, Training, Update, Workload
+from rigdyno.schema.participant import RANK
 from rigdyno.schema.record import Quality
+from rigdyno.schema.spec import RunSpec
 
 if TYPE_CHECKING:
     import torch
@@ -24,13 +26,13 @@ class Ddp:
     """Several ranks that average their gradients (PyTorch DDP)."""
 
     launcher: ClassVar[str] = "torchrun"
+    framework: ClassVar[str] = "torch"
+    roles: ClassVar[tuple[str, ...]] = (RANK,)
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
 
     broadcast_buffers: bool = True  # PyTorch's default: the first rank's running statistics, before every forward pass
 
-    def refuses(self, workload: Workload, update: Update, world_size: int) -> str | None:
-        if workload.framework not in ("torch", "any"):
-            return f"the arrangement 'ddp' is PyTorch's, and this workload needs {workload.framework}"
+    def refuses(self, workload: Workload, update: Update, spec: RunSpec) -> str | None:
         return None
 
     def run(self, job: Job) -> Quality:
@@ -111,7 +113,7 @@ def join(place: Place) -> Ranks:
     kind = place.device.partition(":")[0]
     if kind not in _BACKENDS:
         raise CannotRun(f"PyTorch has no way to join ranks on {kind}; try --device cpu")
-    if kind == "cuda":
-        torch.cuda.set_device(place.device)
+    if kind != "cpu":
+        torch.accelerator.set_device_index(place.device)
     torch.distributed.init_process_group(_BACKENDS[kind], timeout=PATIENCE)
     return Ranks(place.device)

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from rigdyno.arrangements import _loops
 from rigdyno.contracts import Collective, Job, Requirement, Training, Update, Workload
+from rigdyno.schema.participant import RANK
 from rigdyno.schema.record import Quality
+from rigdyno.schema.spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +18,12 @@ class Single:
     """One process, on one device."""
 
     launcher: ClassVar[str] = "process"
+    framework: ClassVar[str] = "any"
+    roles: ClassVar[tuple[str, ...]] = (RANK,)
     requires: ClassVar[tuple[Requirement, ...]] = ()
 
-    def refuses(self, workload: Workload, update: Update, world_size: int) -> str | None:
-        return None if world_size == 1 else f"the arrangement 'single' is for one process, not {world_size}"
+    def refuses(self, workload: Workload, update: Update, spec: RunSpec) -> str | None:
+        return None if spec.world_size == 1 else f"the arrangement 'single' is for one process, not {spec.world_size}"
 
     def run(self, job: Job) -> Quality:
         alone: Collective = _Alone()

@@ -17,13 +17,14 @@ from rigdyno.rig.likely import likely_device
 from rigdyno.rig.system import describe_system
 from rigdyno.schema.system import System
 
-KINDS = ("suite", "workload", "update", "arrangement", "probe", "launcher")
+KINDS = ("suite", "workload", "update", "arrangement", "framework", "probe", "launcher")
 
 
 @click.command("list", short_help="What there is, and whether it can run here.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(as_json: bool) -> int:
-    """Suites, workloads, updates, arrangements, probes and launchers: one line each, and whether it can run here."""
+    """Suites, workloads, updates, arrangements, frameworks, probes and launchers: one line each, and whether it can run
+    here."""
     system, device = describe_system(), likely_device()
     items = [item for kind in KINDS for item in _items(kind, system, device)]
     if as_json:

@@ -10,7 +10,7 @@ from typing import Any, cast, get_type_hints
 import msgspec
 
 from rigdyno import catalogue
-from rigdyno.contracts import Arrangement, Scope, Update, Workload
+from rigdyno.contracts import ANY_FRAMEWORK, DEFAULT_FRAMEWORK, Arrangement, Framework, Scope, Update, Workload
 from rigdyno.errors import BadValue, UnknownName
 from rigdyno.schema.record import UNNAMED
 from rigdyno.schema.spec import INFER, OWN_LOOP, RunSpec, Value
@@ -43,14 +43,22 @@ def arrangement_of(spec: RunSpec) -> Arrangement:
     return cast(Arrangement, kind())
 
 
+def framework_of(workload: Workload) -> Framework:
+    name = DEFAULT_FRAMEWORK if workload.framework == ANY_FRAMEWORK else workload.framework
+    kind = catalogue.load("framework", name)
+    catalogue.demand(kind.requires, f"framework {name}")
+    return cast(Framework, kind())
+
+
 def scope_of(launcher: str) -> Scope:
     scope: Scope = catalogue.load("launcher", launcher).scope
     return scope
 
 
 def usual_arrangement(target: str) -> str:
-    """A workload that is about several ranks says so in a class variable `arrangement`; most are about one."""
-    return "single" if is_function(target) else getattr(catalogue.load("workload", target), "arrangement", "single")
+    if is_function(target):
+        return function_workload(target, {}).arrangement
+    return str(catalogue.load("workload", target).arrangement)
 
 
 def is_function(target: str) -> bool:

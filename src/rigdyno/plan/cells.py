@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from rigdyno.contracts import Wanted, Workload
+from rigdyno import catalogue
+from rigdyno.contracts import ANY_FRAMEWORK, Arrangement, Update, Wanted, Workload
 from rigdyno.errors import MissingExtra
 from rigdyno.plan.build import arrangement_of, is_function, scope_of, update_of, workload_of
 from rigdyno.plan.preflight import Resources, what_would_fit
@@ -60,8 +61,9 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     here = scope_of(spec.launcher) != "elsewhere"
     objection = (
         (here and (_no_such_device(spec.device, system) or workload.refuses(system, spec.device)))
+        or _mixed_frameworks(spec, workload, update, arrangement)
         or update.refuses(workload)
-        or arrangement.refuses(workload, update, spec.world_size)
+        or arrangement.refuses(workload, update, spec)
         or (here and _trap(workload, spec.device))
     )
     if objection or not here:
@@ -75,11 +77,32 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     return f"{too_large}; {fitting}" if fitting else too_large
 
 
+def _mixed_frameworks(spec: RunSpec, workload: Workload, update: Update, arrangement: Arrangement) -> str | None:
+    """All that works together is of one framework. What trains nothing has no use for an update."""
+    own = workload.framework
+    if own not in (ANY_FRAMEWORK, *catalogue.names("framework")):
+        return f"this workload is for {own}, and no framework of that name is installed; docs/adding.md tells how"
+    parts = {"arrangement": arrangement.framework, **({"update": update.framework} if workload.trains else {})}
+    for kind, framework in parts.items():
+        if framework != own and ANY_FRAMEWORK not in (framework, own):
+            what = f"the {kind} '{getattr(spec, kind)}' is for {framework}, and this workload is for {own}"
+            return f"{what}; {_other_choice(kind, own)}"
+    return None
+
+
+def _other_choice(kind: str, framework: str) -> str:
+    choices = {name: catalogue.load(kind, name).framework for name in catalogue.names(kind)}
+    fitting = [name for name, other in choices.items() if other in (framework, ANY_FRAMEWORK)]
+    if fitting:
+        return f"try --{kind} {' or '.join(fitting)}"
+    return f"no {kind} for {framework} is installed; docs/adding.md tells how to add one"
+
+
 def _trap(workload: Workload, device: str) -> str | None:
-    """A workload may name traps of `rigdyno doctor` that it would step into; they are about the CPU."""
+    """They are about the CPU."""
     if device != "cpu":
         return None
-    for name in getattr(workload, "traps", tuple)():
+    for name in workload.traps():
         found = trap_of(name)
         if found is not None:
             return found
@@ -106,7 +129,7 @@ def _no_such_device(device: str, system: System) -> str | None:
     kind, _, number = device.partition(":")
     if kind == "cpu":
         return None
-    here = [accelerator for accelerator in system.accelerators if accelerator.torch_kind == kind]
+    here = [accelerator for accelerator in system.accelerators if accelerator.device_kind == kind]
     if not here:
         return f"no {kind} device here; try --device cpu"
     if number and (not number.isdecimal() or int(number) >= len(here)):

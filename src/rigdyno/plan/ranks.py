@@ -10,7 +10,7 @@ def most_ranks(system: System, device: str) -> int:
     kind = device.partition(":")[0]
     if kind == "cpu":
         return system.cpu.usable_cores
-    return max(1, sum(accelerator.torch_kind == kind for accelerator in system.accelerators))
+    return max(1, sum(accelerator.device_kind == kind for accelerator in system.accelerators))
 
 
 def threads_each(system: System, device: str, ranks: int) -> int | None:

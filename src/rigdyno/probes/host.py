@@ -37,7 +37,6 @@ CHANNELS = (
 class Host:
     """Cores, memory, clocks and pressure of the machine; run queue, faults and memory of the worker (Linux)."""
 
-    # What to change where a single channel can't be read.
     hints: ClassVar[Mapping[str, str]] = {
         "frequency_mhz": "no cpufreq here: a virtual machine doesn't see its clock; on bare metal load its driver",
         "temperature_c": "no sensor here: a virtual machine has none; on bare metal: sudo sensors-detect",

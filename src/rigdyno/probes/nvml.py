@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from rigdyno.contracts import Channel, Unavailable
 
@@ -22,6 +22,8 @@ CHANNELS = (
 
 class Nvml:
     """Power, energy, usage, clocks and throttling of NVIDIA cards."""
+
+    hints: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, pynvml: Any = None) -> None:
         self._given = pynvml

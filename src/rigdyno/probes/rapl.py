@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from rigdyno.contracts import Channel, Unavailable
 from rigdyno.probes._files import OpenFile, number
@@ -39,6 +40,8 @@ class _Package:
 
 class Rapl:
     """Energy of each processor package (Intel and AMD, bare metal)."""
+
+    hints: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root

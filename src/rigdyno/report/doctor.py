@@ -87,7 +87,7 @@ def _cache(cache: Cache) -> str:
 
 def _accelerators(accelerators: tuple[Accelerator, ...], reason: str | None) -> Iterator[Line]:
     if not accelerators:
-        yield Line("accelerators", f"unknown: {reason}" if reason else "none that torch can use")
+        yield Line("accelerators", f"unknown: {reason}" if reason else "none that an installed framework can use")
     for index, card in enumerate(accelerators):
         memory = f", {show_bytes(card.memory_bytes)}" if card.memory_bytes else ""
         capability = f", {card.capability}" if card.capability else ""
@@ -104,8 +104,8 @@ def _software(environment: Environment) -> Iterator[Line]:
     yield Line("python", environment.python)
     yield from (Line(name, version) for name, version in environment.packages.items())
     if environment.framework:
-        yield Line("torch's build", ", ".join(f"{name} {value}" for name, value in environment.framework.items()))
-    yield Line("torch's threads", str(environment.threads) if environment.threads else "unknown")
+        yield Line("framework", ", ".join(f"{name} {value}" for name, value in environment.framework.items()))
+    yield Line("its threads", str(environment.threads) if environment.threads else "unknown")
     yield Line("governor", environment.governor or NOT_TOLD)
     yield Line("huge pages", environment.huge_pages or NOT_TOLD)
     yield from (Line("variable", f"{name}={value}") for name, value in environment.variables.items())

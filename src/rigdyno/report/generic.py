@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.schema.estimate import Estimate, Missing, Number
 from rigdyno.schema.measured import KindFigures, Measurement
-from rigdyno.schema.metric import COUNT, PEAK_MEMORY, STEP_RATE, STEP_TIME, THROUGHPUT
-from rigdyno.schema.record import Total
+from rigdyno.schema.metric import COUNT, DEVICE_MEMORY, PEAK_MEMORY, STEP_RATE, STEP_TIME, THROUGHPUT
+from rigdyno.schema.record import Total, fullest
 from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, Text
 from rigdyno.suites._soak import TITLE, soak_columns, soak_entries
-from rigdyno.units import rate_unit, show_percent
+from rigdyno.units import rate_unit, show_bytes, show_percent
 
 WHAT = Column(key="what", title="what", numeric=False, identifies=True)
 KIND = Column(key="kind", title="kind", numeric=False, identifies=True)
@@ -22,6 +22,7 @@ FIGURES = (
     Column(key="memory", title="memory", metric=PEAK_MEMORY),
     Column(key="n", title="n", metric=COUNT),
 )
+ON_DEVICE = Column(key="device_memory", title="device memory", metric=DEVICE_MEMORY)
 
 TOTALS_COLUMNS = (WHAT, Column(key="total", title="total"))
 
@@ -29,7 +30,7 @@ TOTALS_COLUMNS = (WHAT, Column(key="total", title="total"))
 def presentation(measurements: Sequence[Measurement]) -> Presentation:
     identifying = _identifying(measurements)
     rows = [row for measurement in measurements for row in _rows(measurement, identifying)]
-    columns = (*identifying, _rate_column(_one_unit(measurements)), *FIGURES)
+    columns = (*identifying, _rate_column(_one_unit(measurements)), *_figure_columns(rows))
     soaked = [measurement for measurement in measurements if measurement.soak is not None]
     notes = dict.fromkeys(note for measurement in measurements for note in measurement.facts.notes)
     workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
@@ -43,6 +44,13 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
         plots=tuple(map(_soak_plot, soaked)),
         closing=tuple(map(_held, soaked)),
     )
+
+
+def _figure_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Memory of a device where one was measured on."""
+    *first, last = FIGURES
+    on_device = any(ON_DEVICE.key in row.entries for row in rows)
+    return (*first, ON_DEVICE, last) if on_device else FIGURES
 
 
 def totals_table(totals: Mapping[str, Total]) -> Table:
@@ -138,6 +146,7 @@ def _figures(measurement: Measurement, figures: KindFigures) -> dict[str, Entry]
         "steps": figures.steps if figures.steps is not None else Missing(reason="the steps were not counted"),
         "step": figures.step_seconds,
         "memory": _memory(measurement),
+        **_device_memory(measurement),
         "n": Number(value=figures.throughput.n),
     }
 
@@ -162,6 +171,17 @@ def _soak_row(measurement: Measurement, identifying: Sequence[Column]) -> Row:
     assert measurement.soak is not None
     figures = soak_entries(measurement.soak, rate_unit(measurement.facts.unit))
     return Row(entries={**_identity(measurement, identifying), **figures}, facts=measurement.records[-1].columns())
+
+
+def _device_memory(measurement: Measurement) -> dict[str, Entry]:
+    memory = fullest(record.device_memory for record in measurement.records)
+    if memory is None:
+        return {}
+    if memory.peak_bytes is None:
+        return {ON_DEVICE.key: Missing(reason="the framework doesn't count the peak of this device")}
+    limit = f", out of {show_bytes(memory.limit_bytes)}" if memory.limit_bytes is not None else ""
+    method = f"largest peak of a device{limit}"
+    return {ON_DEVICE.key: Estimate(value=float(memory.peak_bytes), n=1, unit="B", method=method)}
 
 
 def _soak_plot(measurement: Measurement) -> Plot:

@@ -84,6 +84,7 @@ def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
         ),
         ("notes", "; ".join(record.facts.notes)),
         ("peak memory", show_bytes(record.peak_memory_bytes) if record.peak_memory_bytes is not None else ""),
+        ("device memory", _device_memory(record)),
         ("took part", _took_part(record)),
         ("exit codes", ", ".join(f"{name} {code}" for name, code in record.exit_codes.items())),
         ("clocks", _clocks(record)),
@@ -95,6 +96,14 @@ def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
             yield from _fact(name, value, page)
     if record.pair is None:  # the rate of a duel's arm means nothing by itself
         yield from steps_over_time(cell, page)
+
+
+def _device_memory(record: RunRecord) -> str:
+    memory = record.device_memory
+    if memory is None:
+        return ""
+    peak = "unknown" if memory.peak_bytes is None else show_bytes(memory.peak_bytes)
+    return f"peak {peak}" + (f" of {show_bytes(memory.limit_bytes)}" if memory.limit_bytes is not None else "")
 
 
 def _took_part(record: RunRecord) -> str:

@@ -1,105 +1,112 @@
-"""The accelerators that torch can use, asked in a child process: a broken driver may crash or hang whoever asks."""
+"""The accelerators of frameworks, asked in a child process: a broken driver may crash or hang whoever asks."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
-from typing import Any
+from functools import cache
 
 import msgspec
 
+from rigdyno import catalogue
+from rigdyno.contracts import DEFAULT_FRAMEWORK, Framework
+from rigdyno.errors import CatalogueError
 from rigdyno.rig.child import run_python
 from rigdyno.schema.system import Accelerator
 
 ASK_SECONDS = 60.0
-BY_PREFERENCE = (("cuda", "cuda"), ("rocm", "cuda"), ("xpu", "xpu"), ("mps", "mps"))  # kind, torch's name for it
+BY_PREFERENCE = ("cuda", "rocm", "xpu", "mps")
 
 
 @dataclass(frozen=True)
 class Found:
     accelerators: tuple[Accelerator, ...] = ()
-    torch_version: str | None = None
     reason: str | None = None  # why nothing could be looked for
-    threads: int | None = None  # torch's default on this rig
-    framework: dict[str, str] = field(default_factory=dict)  # how torch was built
+    threads: int | None = None  # the framework's default on this rig
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 def find_accelerators(seconds: float = ASK_SECONDS) -> Found:
-    end = run_python(["-m", "rigdyno.rig.devices"], seconds)
-    if not end.good:
-        return Found(reason=f"asking torch for its devices {end.how()}")
-    try:
-        return msgspec.json.decode(end.output.strip().rpartition("\n")[2], type=Found)
-    except msgspec.DecodeError as error:
-        return Found(reason=f"asking torch for its devices gave no answer ({error})")
+    """Of every framework that is installed."""
+    return together(_ask(name, seconds) for name in _installed())
 
 
 def accelerators_here() -> tuple[Accelerator, ...]:
-    """Without asking, where torch was built for CPUs alone: loading it takes seconds."""
-    return () if _is_for_cpus_alone() else find_accelerators().accelerators
-
-
-def _is_for_cpus_alone() -> bool:
-    try:
-        return sys.platform == "linux" and metadata.version("torch").endswith("+cpu")
-    except metadata.PackageNotFoundError:
-        return False
+    """Without asking frameworks that were built for CPUs alone: loading one takes seconds."""
+    asked = [name for name, framework in _installed().items() if not framework.has_no_accelerator()]
+    return together(_ask(name, ASK_SECONDS) for name in asked).accelerators
 
 
 def best_device(accelerators: Sequence[Accelerator]) -> str:
-    kinds = {accelerator.kind for accelerator in accelerators}
-    return next((device for kind, device in BY_PREFERENCE if kind in kinds), "cpu")
+    by_kind = {accelerator.kind: accelerator.device_kind for accelerator in accelerators}
+    return next((by_kind[kind] for kind in BY_PREFERENCE if kind in by_kind), "cpu")
 
 
-def look_here() -> Found:
-    """In this very process, which must have a torch that it trusts."""
+def look_here(framework: Framework) -> Found:
+    """In this very process, which must have a framework that it trusts."""
     try:
-        import torch
+        return Found(accelerators=framework.accelerators(), threads=framework.threads(), versions=framework.versions())
     except (ImportError, OSError) as error:  # OSError: one of its libraries doesn't load
-        return Found(reason=f"torch can't be imported: {error}")
+        return Found(reason=f"{framework.module} can't be imported: {error}")
+
+
+def loaded_frameworks() -> list[Framework]:
+    """Those that this process has imported by now."""
+    return [framework for framework in _frameworks().values() if framework.module in sys.modules]
+
+
+def together(found: Iterable[Found]) -> Found:
+    """A kind of accelerator that two frameworks see is the same one, and the first of them tells of it."""
+    everything = list(found)
+    accelerators: list[Accelerator] = []
+    versions: dict[str, str] = {}
+    for each in everything:
+        seen = {accelerator.kind for accelerator in accelerators}
+        accelerators += [accelerator for accelerator in each.accelerators if accelerator.kind not in seen]
+        versions = {**each.versions, **versions}
     return Found(
-        accelerators=(*_cuda(torch), *_xpu(torch), *_mps(torch)),
-        torch_version=str(torch.__version__),
-        threads=torch.get_num_threads(),
-        framework=_build(torch),
+        accelerators=tuple(accelerators),
+        reason=next((each.reason for each in everything if each.reason is not None), None),
+        threads=next((each.threads for each in everything if each.threads is not None), None),
+        versions=versions,
     )
 
 
-def _cuda(torch: Any) -> Iterator[Accelerator]:
-    if not torch.cuda.is_available():
-        return
-    kind = "rocm" if torch.version.hip else "cuda"
-    for index in range(torch.cuda.device_count()):
-        card = torch.cuda.get_device_properties(index)
-        capability = card.gcnArchName if kind == "rocm" else f"{card.major}.{card.minor}"
-        yield Accelerator(kind=kind, name=card.name, memory_bytes=card.total_memory, capability=capability)
+def _frameworks() -> dict[str, Framework]:
+    """The default first."""
+    return _made(catalogue.names("framework"))
 
 
-def _xpu(torch: Any) -> Iterator[Accelerator]:
-    if not hasattr(torch, "xpu") or not torch.xpu.is_available():
-        return
-    for index in range(torch.xpu.device_count()):
-        card = torch.xpu.get_device_properties(index)
-        yield Accelerator(kind="xpu", name=card.name, memory_bytes=card.total_memory)
+@cache  # asked at every row of a user's own loop
+def _made(names: tuple[str, ...]) -> dict[str, Framework]:
+    """Somebody's installed package may be broken, which `list` tells of: the others still answer."""
+    found: dict[str, Framework] = {}
+    for name in sorted(names, key=lambda name: name != DEFAULT_FRAMEWORK):
+        with suppress(CatalogueError):
+            found[name] = catalogue.load("framework", name)()
+    return found
 
 
-def _mps(torch: Any) -> Iterator[Accelerator]:
-    if torch.backends.mps.is_available():
-        # Memory is shared with the CPU; this is what Metal advises to stay below.
-        yield Accelerator(kind="mps", name="Apple GPU", memory_bytes=torch.mps.recommended_max_memory())
-
-
-def _build(torch: Any) -> dict[str, str]:
-    parts = {
-        "cuda": torch.version.cuda,
-        "hip": torch.version.hip,
-        "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+def _installed() -> dict[str, Framework]:
+    """And the default in any case: that it is missing is an answer."""
+    return {
+        name: framework
+        for name, framework in _frameworks().items()
+        if name == DEFAULT_FRAMEWORK or catalogue.missing(framework.requires) is None
     }
-    return {name: str(value) for name, value in parts.items() if value}
+
+
+def _ask(name: str, seconds: float) -> Found:
+    end = run_python(["-m", "rigdyno.rig.devices", name], seconds)
+    if not end.good:
+        return Found(reason=f"asking {name} for its devices {end.how()}")
+    try:
+        return msgspec.json.decode(end.output.strip().rpartition("\n")[2], type=Found)
+    except msgspec.DecodeError as error:
+        return Found(reason=f"asking {name} for its devices gave no answer ({error})")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(msgspec.json.encode(look_here()).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(look_here(catalogue.load("framework", sys.argv[1])())).decode() + "\n")

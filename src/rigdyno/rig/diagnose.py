@@ -22,7 +22,7 @@ Progress = Callable[[str], None]  # told what is being looked at
 
 def diagnose(probes: Mapping[str, Probe], clock: Clock, quick: bool, progress: Progress) -> Diagnosis:
     environment = describe_environment()  # first: its load average should not be ours
-    progress("asking torch for its devices")
+    progress("asking frameworks for their devices")
     found = find_accelerators()
     system = describe_system(found.accelerators)
     progress("reading the meters")
@@ -31,7 +31,7 @@ def diagnose(probes: Mapping[str, Probe], clock: Clock, quick: bool, progress: P
     noise = _noise(probes, clock, system, environment.load_average)
     return Diagnosis(
         system=system,
-        environment=msgspec.structs.replace(environment, threads=found.threads, framework=found.framework),
+        environment=msgspec.structs.replace(environment, threads=found.threads, framework=found.versions),
         accelerators_reason=found.reason,
         meters=meters,
         noise=noise,

@@ -18,12 +18,11 @@ def check_meter(name: str, probe: Probe, clock: Clock) -> MeterState:
     if unavailable is not None:
         return MeterState(name=name, summary=summary, reason=unavailable.reason, fix=unavailable.fix)
     values = _values(probe, clock)
-    hints = getattr(probe, "hints", {})  # a probe may know what to change for a single channel
     return MeterState(
         name=name,
         summary=summary,
         readable=tuple(channel for channel, value in values.items() if not math.isnan(value)),
-        unreadable={channel: hints.get(channel) for channel, value in values.items() if math.isnan(value)},
+        unreadable={channel: probe.hints.get(channel) for channel, value in values.items() if math.isnan(value)},
     )
 
 

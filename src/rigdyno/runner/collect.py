@@ -13,7 +13,7 @@ from rigdyno.plan.build import benchmark_version
 from rigdyno.runner.outcome import Evidence, outcome_of
 from rigdyno.schema.layout import CellFolder, ParticipantFolder
 from rigdyno.schema.participant import ranks_among
-from rigdyno.schema.record import LAUNCHER, Facts, Outcome, RunHead, RunRecord, WorkerReport
+from rigdyno.schema.record import LAUNCHER, Facts, Outcome, RunHead, RunRecord, WorkerReport, fullest
 from rigdyno.schema.spec import Cell
 from rigdyno.store.files import read_json
 
@@ -80,6 +80,7 @@ def record_of(
         clocks=tuple(left.clocks),
         nodes=tuple(left.nodes),
         peak_memory_bytes=sum(peaks) if peaks else None,
+        device_memory=fullest(report.device_memory for report in reports),
         files=files,
     )
 

@@ -1,16 +1,16 @@
-"""What the worker must know about its device and its framework."""
+"""What the worker must know about its devices, and what its framework tells of them."""
 
 from __future__ import annotations
 
 import os
-import random
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from rigdyno.contracts import Framework
+from rigdyno.schema.record import DeviceMemory, fullest
 from rigdyno.schema.system import Environment
 
 
@@ -20,24 +20,32 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def prepare_torch(threads: int | None, seed: int) -> None:
-    import torch
+def waiter_for(framework: Framework, devices: Sequence[str]) -> Callable[[], None] | None:
+    """What waits for the queues of all of them; None where work is done when a call returns."""
+    waiters = [waiter for device in devices if (waiter := framework.waiter(device)) is not None]
+    if len(waiters) < 2:
+        return waiters[0] if waiters else None
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    torch.manual_seed(seed)
-    random.seed(seed)
+    def wait_for_all() -> None:
+        for synchronise in waiters:
+            synchronise()
+
+    return wait_for_all
 
 
-def synchroniser(device: str) -> Callable[[], None] | None:
-    """What waits for the device's queue; None where work is done when a call returns."""
-    kind = device.partition(":")[0]
-    if kind == "cpu":
-        return None
-    import torch
+def memory_of(framework: Framework, devices: Sequence[str]) -> DeviceMemory | None:
+    return fullest(framework.memory(device) for device in devices)
 
-    wait: Callable[[], None] = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.mps}[kind].synchronize
-    return wait
+
+def with_frameworks(environment: Environment, frameworks: Sequence[Framework]) -> Environment:
+    """Adds what they say of themselves; the first one's threads and versions count."""
+    if not frameworks:
+        return environment
+    driver = _nvidia_driver()
+    known = {} if driver is None else {"driver": driver}
+    for framework in reversed(frameworks):
+        known.update(framework.versions())
+    return msgspec.structs.replace(environment, threads=frameworks[0].threads(), framework=known)
 
 
 def _nvidia_driver() -> str | None:
@@ -48,16 +56,3 @@ def _nvidia_driver() -> str | None:
         return None
     found = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", text)
     return found[1] if found else None
-
-
-def with_framework(environment: Environment) -> Environment:
-    """Adds what the loaded framework says of itself."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return environment
-    facts = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "rocm": torch.version.hip}
-    if torch.cuda.is_available():
-        facts["cudnn"] = str(torch.backends.cudnn.version())
-    facts["driver"] = _nvidia_driver()
-    known = {name: str(value) for name, value in facts.items() if value is not None}
-    return msgspec.structs.replace(environment, threads=torch.get_num_threads(), framework=known)

@@ -116,11 +116,12 @@ class StepMeter:
         settled: Callable[[Sequence[float]], bool],
         warmed_up: Callable[[], None] = _nothing,
         flushed: Callable[[], None] = _nothing,
+        ended: Callable[[], None] = _nothing,
     ) -> None:
         self._file, self._budget, self._kinds = file, budget, kinds
         self._now_ns, self._watch = clock.now_ns, ClockWatch(clock)
         self._synchronise, self._settled = synchronise, settled
-        self._warmed_up, self._flushed = warmed_up, flushed
+        self._warmed_up, self._flushed, self._ended = warmed_up, flushed, ended
         self._alone, self._largest = agree is None, agree or _own
         self._block_ns = BLOCK_NS if synchronise is None else ASYNCHRONOUS_BLOCK_NS
         self._rows = bytearray()  # those that aren't on disk yet
@@ -230,6 +231,8 @@ class StepMeter:
         if not self._flags:
             first, self._row_ns = self._row_ns == 0, self._lately_ns() or self._row_ns
             self._running = self._goes_on(now_ns)
+            if not self._running:
+                self._ended()
             if self._alone and self._lengthen_block(self._quick_block()) and first:
                 self._flag_rows(WARM_UP)  # those of a length that isn't used
         if not now_ns - FLUSH_NS < self._flushed_ns <= now_ns or self._buffered() >= BUFFER_ROWS:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock
+from rigdyno.rig.devices import loaded_frameworks
+from rigdyno.runner.device import waiter_for
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.run_here import RunHere, head_here, outcome_of
 from rigdyno.schema.participant import laid_out
 from rigdyno.schema.record import Facts
 from rigdyno.schema.spec import OWN_LOOP, Cell, Plan, RunSpec
+from rigdyno.schema.system import System
 
 
 class OwnLoop:
@@ -30,7 +31,8 @@ class OwnLoop:
         cell = Cell(name=f"01-{slug}", spec=spec, participants=laid_out(1, 1, "cpu"))
         head = head_here(Plan(name=self._name, label=self._label, cells=(cell,)))
         self._run = RunHere(self._root, slug, head)
-        self._meter = StepMeter(self._run.rows, SystemClock(), None, synchronise=_waiter(), settled=settled_so_far)
+        waiter = _waiter(head.system)
+        self._meter = StepMeter(self._run.rows, SystemClock(), None, synchronise=waiter, settled=settled_so_far)
         return self._meter
 
     def __exit__(
@@ -44,31 +46,19 @@ class OwnLoop:
 
 
 def _device_used() -> str:
-    """As far as the framework tells: whether it has touched a card by now."""
-    torch = sys.modules.get("torch")
-    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
+    """As far as the frameworks tell: the kind of those that hold something by now."""
+    used = [device for framework in loaded_frameworks() for device in framework.in_use()]
+    return used[0].partition(":")[0] if used else "cpu"
 
 
-def _waiter() -> Callable[[], None] | None:
-    """None where torch is loaded and sees no device that works asynchronously. Otherwise the user's loop may begin to
-    use one at any time from now on: look at every row."""
-    torch = sys.modules.get("torch")
-    if torch is not None and not (torch.cuda.is_available() or _other_device(torch)):
-        return None
-    return _wait_for_devices
+def _waiter(system: System) -> Callable[[], None] | None:
+    """None where a framework is loaded and none sees a device that works asynchronously. Otherwise the user's loop may
+    begin to use one at any time from now on: look at every row."""
+    return None if loaded_frameworks() and not system.accelerators else _wait_for_devices
 
 
 def _wait_for_devices() -> None:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    elif (other := _other_device(torch)) is not None:
-        other.synchronize()
-
-
-def _other_device(torch: Any) -> Any | None:
-    if torch.backends.mps.is_available():
-        return torch.mps
-    return torch.xpu if torch.xpu.is_available() else None
+    for framework in loaded_frameworks():
+        synchronise = waiter_for(framework, framework.in_use())
+        if synchronise is not None:
+            synchronise()

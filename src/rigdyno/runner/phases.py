@@ -11,17 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 from rigdyno.clock import Clock
+from rigdyno.contracts import Framework
 from rigdyno.schema.samples import PHASES, STEP_STRUCT, RowFile
-from rigdyno.units import NS_PER_MS
 
 _ROW = struct.Struct(STEP_STRUCT)
 _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
 
 
 class PhaseClock:
-    def __init__(self, file: RowFile, clock: Clock, device: str) -> None:
+    def __init__(self, file: RowFile, clock: Clock, framework: Framework, device: str) -> None:
         self._file = file
-        self._moments = _HostMoments(clock) if device == "cpu" else _DeviceMoments(clock, device)
+        synchronise = framework.waiter(device)
+        self._moments = (
+            _HostMoments(clock) if synchronise is None else _DeviceMoments(clock, framework, device, synchronise)
+        )
         self._marked: list[str] = []
 
     def mark(self, phase: str) -> None:
@@ -64,25 +67,19 @@ class _HostMoments:
 class _DeviceMoments:
     """The device's queue notes the time when it comes to the mark."""
 
-    def __init__(self, clock: Clock, device: str) -> None:
-        import torch
-
-        kind = device.partition(":")[0]
-        self._clock, self._runtime = clock, {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.mps}[kind]
-        self._new_event = self._runtime.Event if kind != "mps" else torch.mps.event.Event
+    def __init__(self, clock: Clock, framework: Framework, device: str, synchronise: Callable[[], None]) -> None:
+        self._clock, self._framework, self._device, self._synchronise = clock, framework, device, synchronise
         self._events: list[Any] = []
         self._began_ns = 0
 
     def take(self) -> None:
         if not self._events:  # the device has nothing left to do: the host's clock and its own meet here
-            self._runtime.synchronize()
+            self._synchronise()
             self._began_ns = self._clock.now_ns()
-        event = self._new_event(enable_timing=True)
-        event.record()
-        self._events.append(event)
+        self._events.append(self._framework.event(self._device))
 
     def times_ns(self) -> list[int]:
-        self._runtime.synchronize()
+        self._synchronise()
         first, taken = self._events[0], self._events
         self._events = []
-        return [self._began_ns + round(first.elapsed_time(event) * NS_PER_MS) for event in taken]
+        return [self._began_ns + self._framework.elapsed_ns(first, event) for event in taken]

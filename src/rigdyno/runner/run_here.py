@@ -14,14 +14,14 @@ from rigdyno.clock import SystemClock, utc_now
 from rigdyno.errors import StoreError
 from rigdyno.launchers._node import NodeSampler, Part, make_folders
 from rigdyno.processes import peak_memory_bytes, write_pid
-from rigdyno.rig.devices import look_here
+from rigdyno.rig.devices import loaded_frameworks, look_here, together
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
-from rigdyno.runner.device import with_framework
+from rigdyno.runner.device import memory_of, with_frameworks
 from rigdyno.runner.worker import failure
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import ranks_among
-from rigdyno.schema.record import LAUNCHER, Completed, Facts, Failed, Outcome, RunHead, RunRecord
+from rigdyno.schema.record import LAUNCHER, Completed, DeviceMemory, Facts, Failed, Outcome, RunHead, RunRecord, fullest
 from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile
 from rigdyno.schema.spec import Plan
 from rigdyno.store.files import disk_errors, write_json
@@ -35,7 +35,7 @@ def head_here(plan: Plan) -> RunHead:
         rigdyno_version=__version__,
         created_at=utc_now().isoformat(timespec="seconds"),
         plan=plan,
-        system=describe_system(look_here().accelerators if "torch" in sys.modules else ()),
+        system=describe_system(together(map(look_here, loaded_frameworks())).accelerators),
         environment=describe_environment(),
     )
 
@@ -95,12 +95,13 @@ class RunHere:
                 seconds=round(seconds, 3),
                 spec=spec,
                 system=self._head.system,
-                environment=with_framework(self._head.environment),
+                environment=with_frameworks(self._head.environment, loaded_frameworks()),
                 facts=facts,
                 outcome=outcome,
                 participants=self._cell.participants,
                 exit_codes={ended.participant or LAUNCHER: ended.code for ended in exits},
                 peak_memory_bytes=peak_memory_bytes(),
+                device_memory=_device_memory(),
                 files=CellFolder(self._folder.cell_folder(self._cell)).files(),
             )
             try:
@@ -109,6 +110,11 @@ class RunHere:
                 warn(str(trouble))
                 return None
         return record
+
+
+def _device_memory() -> DeviceMemory | None:
+    """Of the whole process so far: a user's own figures are not to be reset."""
+    return fullest(memory_of(framework, framework.in_use()) for framework in loaded_frameworks())
 
 
 class ForgivingFile(RowFile):

@@ -79,6 +79,10 @@ class Cores:
         return others_ns < OTHER_THREADS_SHARE * whole_ns
 
 
+def _nothing() -> None:
+    pass
+
+
 class TurnMeter:
     """The meter of one arm: `more` waits for its turn. A step of a turn is one of each of the workload's kinds."""
 
@@ -91,7 +95,9 @@ class TurnMeter:
         *,
         kinds: int = 1,
         synchronise: Callable[[], None] | None = None,
+        ended: Callable[[], None] = _nothing,
     ) -> None:
+        self._ended = ended
         self._file, self._row, self._turns, self._kinds = file, row, turns, kinds
         self._now_ns, self._synchronise = clock.now_ns, synchronise
         self._cores = Cores()
@@ -122,16 +128,17 @@ class TurnMeter:
 
     def _next_turn(self) -> bool:
         request = _receive(self._turns, REQUEST.size)
-        if request is None:  # the referee is gone, and so is the duel
-            return False
-        self._steps, self._flags, core = REQUEST.unpack(request)
+        # Without one the referee is gone, and so is the duel.
+        self._steps, self._flags, core = (0, 0, 0) if request is None else REQUEST.unpack(request)
         self._left, self._items = self._steps * self._kinds, 0.0
-        if self._left:
-            self._cores.begin_on(core)
-            if self._synchronise is not None:
-                self._synchronise()
+        if not self._left:
+            self._ended()
+            return False
+        self._cores.begin_on(core)
+        if self._synchronise is not None:
+            self._synchronise()
         self._start_ns = self._now_ns()
-        return self._left > 0
+        return True
 
     def _end_turn(self) -> None:
         """All of it in this arm's own time: while the other one steps, this one does nothing."""

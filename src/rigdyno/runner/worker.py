@@ -9,6 +9,7 @@ argument, the descriptor of the socket over which it is told when it may step.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import struct
 import sys
@@ -22,9 +23,9 @@ import msgspec
 
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock
-from rigdyno.contracts import CannotRun, Collective, Job, Mark, Place, Steps, Training, no_mark
+from rigdyno.contracts import CannotRun, Collective, Framework, Job, Mark, Place, Steps, Training, no_mark
 from rigdyno.plan.budget import LEAST_SECONDS
-from rigdyno.plan.build import arrangement_of, update_of, workload_of
+from rigdyno.plan.build import arrangement_of, framework_of, update_of, workload_of
 from rigdyno.processes import (
     die_with_parent,
     offer_to_oom_killer,
@@ -32,20 +33,32 @@ from rigdyno.processes import (
     process_age_seconds,
     write_pid,
 )
+from rigdyno.rig.devices import loaded_frameworks
 from rigdyno.rig.environment import describe_environment
-from rigdyno.runner.device import prepare_torch, synchroniser, usable_cores, with_framework
+from rigdyno.runner.device import memory_of, usable_cores, waiter_for, with_frameworks
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.phases import PhaseClock
 from rigdyno.runner.turns import TurnMeter
 from rigdyno.schema.layout import CellFolder, ParticipantFolder, RowKind
 from rigdyno.schema.participant import Participant, on_node, ranks_among
-from rigdyno.schema.record import COUNTED, UNNAMED, Completed, Facts, Failed, Outcome, Phase, Skipped, WorkerReport
+from rigdyno.schema.record import (
+    COUNTED,
+    UNNAMED,
+    Completed,
+    DeviceMemory,
+    Facts,
+    Failed,
+    Outcome,
+    Phase,
+    Skipped,
+    WorkerReport,
+)
 from rigdyno.schema.samples import PHASES, STEP_FIELDS, STEP_STRUCT, Header, RowFile
 from rigdyno.schema.spec import Budget, Cell, RunSpec
 from rigdyno.store.files import read_json, write_json
 
 LEAST_SHARE = 0.2  # of a budget that a late start leaves
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
+_OUT_OF_MEMORY = ("out of memory", "cannot allocate memory")  # whoever says so; frameworks have signs of their own
 
 
 @dataclass
@@ -56,6 +69,7 @@ class Worker:
     place: Place
     turns: socket.socket | None = None  # of a duel's arm
     phase: Phase = "start"
+    framework: Framework | None = None  # None: it isn't known yet
     facts: Facts = field(default_factory=Facts)
     counts: Callable[[], bool] | None = None
     meter: StepMeter | TurnMeter | None = None
@@ -63,6 +77,7 @@ class Worker:
     afterwards: ExitStack = field(default_factory=ExitStack)
     born_seconds: float = 0.0  # age of this process when it became a worker
     start_seconds: float | None = None  # until the meter began
+    device_memory: DeviceMemory | None = None
 
     def run(self) -> Outcome:
         """The one broad handler of Rigdyno: whatever happens in here becomes a recorded outcome."""
@@ -76,8 +91,9 @@ class Worker:
 
     def _measure(self) -> Outcome:
         workload = workload_of(self.spec)
-        if workload.framework in ("torch", "any"):
-            prepare_torch(self.place.threads if self.place.world_size > 1 else self.spec.threads, self.place.seed)
+        self.framework = framework_of(workload)
+        random.seed(self.place.seed)
+        self.framework.prepare(self.place.seed, self.place.threads if self.place.world_size > 1 else self.spec.threads)
         self.facts = Facts(unit=workload.unit)
         self.phase = "build"
         job = Job(
@@ -100,6 +116,7 @@ class Worker:
         self.phase = "warm-up"
         age = process_age_seconds()
         self.start_seconds = None if age is None else age - self.born_seconds
+        self._known_framework.forget_peak_memory(self.place.device)
         if self.turns is not None:
             self.meter = self._turn_meter(self.turns, len(kinds))
         else:
@@ -110,7 +127,8 @@ class Worker:
         """A duel's turns are too few to be taken apart."""
         if not training.phases or self.turns is not None:
             return no_mark
-        self.phases = PhaseClock(self._row_file(PHASES, "phases"), SystemClock(), self.place.device)
+        file = self._row_file(PHASES, "phases")
+        self.phases = PhaseClock(file, SystemClock(), self._known_framework, self.place.device)
         return self.phases.mark
 
     def _call_afterwards(self, call: Callable[[], None]) -> None:
@@ -125,7 +143,8 @@ class Worker:
             SystemClock(),
             turns,
             kinds=kinds,
-            synchronise=synchroniser(self.place.device),
+            synchronise=self._waiter(),
+            ended=self._look_at_memory,
         )
 
     def _row_file(self, kinds: tuple[str, ...], name: RowKind = "steps") -> RowFile:
@@ -137,12 +156,25 @@ class Worker:
             SystemClock(),
             in_time(self.spec.budget, self.start_seconds),
             kinds=len(kinds),
-            synchronise=synchroniser(self.place.device),
+            synchronise=self._waiter(),
             agree=collective.agree if self.place.world_size > 1 else None,
             settled=settled_so_far,
             warmed_up=self._warmed_up,
             flushed=self._flush_phases,
+            ended=self._look_at_memory,
         )
+
+    @property
+    def _known_framework(self) -> Framework:
+        assert self.framework is not None, "nothing is built before it"
+        return self.framework
+
+    def _waiter(self) -> Callable[[], None] | None:
+        return waiter_for(self._known_framework, (self.place.device,))
+
+    def _look_at_memory(self) -> None:
+        """Behind the last step: what is computed afterwards, such as an accuracy, is no part of it."""
+        self.device_memory = memory_of(self._known_framework, (self.place.device,))
 
     def _warmed_up(self) -> None:
         self.phase = "measure"
@@ -175,9 +207,16 @@ def in_time(budget: Budget, start_seconds: float | None) -> Budget:
 def failure(error: BaseException, phase: Phase) -> Failed:
     words = " ".join(str(error).split())
     text = f"{type(error).__name__}: {words}" if words else type(error).__name__
-    if isinstance(error, MemoryError) or any(sign in words.lower() for sign in _OUT_OF_MEMORY):
+    if _is_out_of_memory(error):
         return Failed(kind="out_of_memory", phase=phase, message=text)
     return Failed(kind="exception", phase=phase, message=text)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Any framework that is loaded may have raised it: which one a user's own step uses, nobody said."""
+    if isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in _OUT_OF_MEMORY):
+        return True
+    return any(framework.is_out_of_memory(error) for framework in loaded_frameworks())
 
 
 def place_of(cell: Cell, own: Participant) -> Place:
@@ -188,6 +227,7 @@ def place_of(cell: Cell, own: Participant) -> Place:
         rank=own.rank or 0,
         local_rank=beside.index(own.id),
         world_size=spec.world_size,
+        role=own.role,
         threads=spec.threads or max(1, usable_cores() // len(beside)),
         seed=spec.seed,  # the same on every rank: whoever needs them apart adds the rank
     )
@@ -216,8 +256,9 @@ def work(cell_folder: Path, participant: str, turns: socket.socket | None = None
     report = WorkerReport(
         outcome=outcome,
         facts=worker.facts,
-        environment=with_framework(describe_environment()),
+        environment=with_frameworks(describe_environment(), [worker.framework] if worker.framework else []),
         peak_memory_bytes=peak_memory_bytes(),
+        device_memory=worker.device_memory,
         start_seconds=worker.start_seconds,
     )
     write_json(folder.report, report)

@@ -69,6 +69,13 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True, tag="skipped"):
 Outcome = Completed | Failed | Skipped
 
 
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Of an accelerator, as its framework counts it."""
+
+    peak_bytes: ByteCount | None = None  # of all steps, warm-up included; None: the framework doesn't count it
+    limit_bytes: ByteCount | None = None
+
+
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank leaves in its folder."""
 
@@ -76,7 +83,14 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = Facts()
     environment: Environment | None = None
     peak_memory_bytes: ByteCount | None = None
+    device_memory: DeviceMemory | None = None  # of its fullest device; None: it has none but the CPU
     start_seconds: float | None = None  # from the process's own start to the first step
+
+
+def fullest(devices: Iterable[DeviceMemory | None]) -> DeviceMemory | None:
+    """The one that decides whether something fits."""
+    known = [device for device in devices if device is not None]
+    return max(known, key=lambda device: device.peak_bytes or 0, default=None)
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +118,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     clocks: tuple[ClockPair, ...] = ()  # of the other nodes
     nodes: tuple[System, ...] = ()  # each node's own, where there are several or it isn't this machine
     peak_memory_bytes: ByteCount | None = None  # summed over the ranks
+    device_memory: DeviceMemory | None = None  # of the fullest device of all ranks
     files: tuple[str, ...] = ()
 
     @property

@@ -44,8 +44,8 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
     capability: str | None = None
 
     @property
-    def torch_kind(self) -> str:
-        """torch calls an AMD card 'cuda' too."""
+    def device_kind(self) -> str:
+        """What `--device` calls it: an AMD card is 'cuda', too, as PyTorch has it."""
         return "cuda" if self.kind == "rocm" else self.kind
 
 
@@ -92,7 +92,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     packages: dict[str, str] = {}  # torch, numpy, ...: versions are columns that tables can show
     variables: dict[str, str] = {}  # those that change how fast a framework runs
-    threads: int | None = None  # torch's, inside the worker
+    threads: int | None = None  # the framework's, inside the worker
     framework: dict[str, str] = {}  # what the worker's framework says of itself: build, CUDA, driver
     governor: str | None = None
     huge_pages: str | None = None

@@ -33,6 +33,8 @@ class Function:
     framework: ClassVar[str] = "any"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = ()
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = False
 
     file: str
     function: str
@@ -48,6 +50,9 @@ class Function:
 
     def refuses(self, system: System, device: str) -> str | None:
         return None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int | None:
         return None

@@ -27,10 +27,7 @@ def waiter(device: str) -> Callable[[], None]:
         return _nothing_to_wait_for
     import torch
 
-    kind = device.partition(":")[0]
-    if kind == "mps":
-        return torch.mps.synchronize
-    return partial(getattr(torch, kind).synchronize, device)
+    return partial(torch.accelerator.synchronize, device)
 
 
 def _nothing_to_wait_for() -> None:

@@ -34,6 +34,7 @@ class AllReduce:
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
     arrangement: ClassVar[str] = "ddp"
+    trains: ClassVar[bool] = False
 
     largest: int = SIZES[-1]  # bytes
 
@@ -42,6 +43,9 @@ class AllReduce:
 
     def refuses(self, system: System, device: str) -> str | None:
         return None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int:
         return IMPORT_BYTES + 4 * self.largest  # the transport has its own copies

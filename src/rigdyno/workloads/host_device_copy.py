@@ -27,6 +27,8 @@ class HostDeviceCopy:
     framework: ClassVar[str] = "torch"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = False
 
     buffer: str = "256MB"
 
@@ -36,6 +38,9 @@ class HostDeviceCopy:
 
     def refuses(self, system: System, device: str) -> str | None:
         return "needs an accelerator: this device is the host itself" if is_host(device) else None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int:
         return IMPORT_BYTES + 4 * bytes_from(self.buffer)

@@ -25,6 +25,8 @@ class LaunchLatency:
     framework: ClassVar[str] = "torch"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = False
 
     launches: int = 1000  # in one step
 
@@ -33,6 +35,9 @@ class LaunchLatency:
 
     def refuses(self, system: System, device: str) -> str | None:
         return None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int:
         return IMPORT_BYTES

@@ -47,6 +47,8 @@ class MatmulPeak:
     framework: ClassVar[str] = "torch"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = False
 
     dtype: Dtype = "float32"
     size: int = 0  # of square matrices; 0: the best of a short search
@@ -61,6 +63,9 @@ class MatmulPeak:
         if self.dtype == "float64" and device.startswith("mps"):
             return "MPS has no float64"
         return None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int:
         longest = self.size or 4096  # on a host; a device that gets further has more memory of its own

@@ -35,6 +35,8 @@ class MemoryBandwidth:
     framework: ClassVar[str] = "torch"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = False
 
     working_set: str = "auto"
 
@@ -45,6 +47,9 @@ class MemoryBandwidth:
 
     def refuses(self, system: System, device: str) -> str | None:
         return None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int:
         limit = system.limits.memory_bytes or system.memory_bytes

@@ -29,6 +29,8 @@ class MnistCnn:
     framework: ClassVar[str] = "torch"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("numpy"))
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = True
 
     batch_size: int = 64
     learning_rate: float = 0.01
@@ -43,6 +45,9 @@ class MnistCnn:
 
     def refuses(self, system: System, device: str) -> str | None:
         return _mnist.missing_file(Path(self.data)) if self.data else None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int:
         pixels = _mnist.SIDE * _mnist.SIDE

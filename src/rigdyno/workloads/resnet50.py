@@ -40,6 +40,8 @@ class ResNet50:
     framework: ClassVar[str] = "torch"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = True
 
     batch_size: int = 32  # of a device
     image_size: int = SIDE

@@ -50,6 +50,8 @@ class TensorAdd:
     framework: ClassVar[str] = "torch"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = False
 
     size: int = 12288
     variant: Variant = "corrected"
@@ -60,6 +62,9 @@ class TensorAdd:
 
     def refuses(self, system: System, device: str) -> str | None:
         return None  # whether scripting folds the function shows only when it is built
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int:
         return IMPORT_BYTES + _PEAK_TENSORS[self.variant] * self._tensor_bytes

@@ -18,11 +18,16 @@ class SlowRank:
     framework: ClassVar[str] = "torch"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = True
     slow: int = 11
     milliseconds: int = 150
 
     def refuses(self, system: System, device: str) -> str | None:
         return None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int | None:
         return None

@@ -7,6 +7,7 @@ import pytest
 
 from rigdyno.arrangements.single import Single
 from rigdyno.contracts import CannotRun, Job, Place, Steps, Training
+from rigdyno.schema.spec import RunSpec
 from rigdyno.updates.plain import Plain
 
 HERE = Place(device="cpu")
@@ -141,8 +142,9 @@ def test_no_step_at_all_gives_no_loss():
 
 
 def test_it_is_for_one_process():
-    assert Single().refuses(None, None, 1) is None
-    assert Single().refuses(None, None, 2) == "the arrangement 'single' is for one process, not 2"
+    assert Single().refuses(None, None, RunSpec(workload="w")) is None
+    words = "the arrangement 'single' is for one process, not 2"
+    assert Single().refuses(None, None, RunSpec(workload="w", world_size=2)) == words
 
 
 def test_another_update_needs_a_training():

@@ -32,11 +32,16 @@ class Counting:
     framework: ClassVar[str] = "any"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = ()
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = False
 
     until: int = 1000
 
     def refuses(self, system: System, device: str) -> str | None:
         return None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
 
     def memory_bytes(self, system: System) -> int | None:
         return None
@@ -57,6 +62,8 @@ from rigdyno.contracts import Channel
 
 class Thermometer:
     """A probe for a test."""
+
+    hints = {}
 
     def availability(self): return None
     def open(self, worker_pids): return [Channel("outside_c", "C")]

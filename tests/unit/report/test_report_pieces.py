@@ -18,11 +18,12 @@ from rigdyno.report.progress import Bar, Lines, Silent, ending, observer_for
 from rigdyno.report.show import run_text
 from rigdyno.report.view import overall, rig_line, with_columns
 from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
-from rigdyno.schema.measured import Measurement, Soak
-from rigdyno.schema.record import Completed, Facts, Failed, Skipped
+from rigdyno.schema.measured import KindFigures, Measurement, Soak
+from rigdyno.schema.record import Completed, DeviceMemory, Facts, Failed, Skipped
 from rigdyno.schema.spec import Cell, Plan, RunSpec
 from rigdyno.schema.system import Environment
 from rigdyno.schema.view import Plot, Published, Share, Text
+from rigdyno.store.folder import RunFolder
 from stored_runs import stored_run
 from support import a_head, a_record, a_stored_run, a_system
 
@@ -313,6 +314,43 @@ def test_a_number_of_threads_is_one_in_a_column_too(tmp_path):
     view = api.load(run).view()
     (row,) = with_columns(view, ["threads", "python"]).tables[0].rows
     assert (row.entries["threads"], row.entries["python"]) == (Number(value=4), Text(text="3.11"))
+
+
+CARD = RunSpec(workload="tensor_add", device="cuda")
+
+
+def on_a_card(*memories):
+    """One process each, with what it used of its card."""
+    rate = estimate(10.0, 9.0, 11.0, "it/s")
+    return Measurement(
+        spec=CARD,
+        records=tuple(a_record(CARD, device_memory=memory) for memory in memories),
+        outcome=Completed(),
+        facts=Facts(unit="iteration"),
+        kinds={"step": KindFigures(throughput=rate, step_seconds=rate.scaled(0.01, "s"))},
+        validity=Validity(verdict="VALID"),
+    )
+
+
+def test_the_memory_of_a_device_has_a_column_where_one_was_measured_on():
+    card = DeviceMemory(peak_bytes=6 * 10**9, limit_bytes=12 * 10**9)
+    [table] = generic.presentation([on_a_card(DeviceMemory(peak_bytes=10**9), card)]).tables
+    assert [column.key for column in table.columns][-3:] == ["memory", "device_memory", "n"]
+    entry = table.rows[0].entries["device_memory"]
+    assert (entry.value, entry.unit, entry.method) == (6e9, "B", "largest peak of a device, out of 12.0 GB")
+    [uncounted] = generic.presentation([on_a_card(DeviceMemory(limit_bytes=10**9))]).tables
+    assert isinstance(uncounted.rows[0].entries["device_memory"], Missing)
+    [on_cpu] = generic.presentation([on_a_card(None)]).tables
+    assert "device_memory" not in [column.key for column in on_cpu.columns]
+
+
+def test_show_tells_how_much_of_a_device_was_used(tmp_path):
+    run = RunFolder(a_stored_run(tmp_path))
+    [cell] = run.head().plan.cells
+    memory = DeviceMemory(peak_bytes=6 * 10**9, limit_bytes=12 * 10**9)
+    run.write_record(a_record(cell.spec, run=run.name, device_memory=memory), cell)
+    stored = api.load(run.path)
+    assert "peak 6.00 GB of 12.0 GB" in run_text(stored.head, stored.cells, stored.view(), Page())
 
 
 def test_show_has_the_rig_the_cells_and_the_cut(tmp_path):

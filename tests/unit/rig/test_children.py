@@ -1,7 +1,10 @@
 """Crashes and hangs of children are results."""
 
+import importlib.metadata
 import signal
 import sys
+from importlib import metadata
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -81,9 +84,9 @@ def test_small_shared_memory_is_a_trap(monkeypatch):
 
 def test_devices_come_from_the_childs_last_line(monkeypatch):
     card = Accelerator(kind="rocm", name="MI300X", memory_bytes=1, capability="gfx942")
-    answer = msgspec.json.encode(Found(accelerators=(card,), torch_version="2.9")).decode()
+    answer = msgspec.json.encode(Found(accelerators=(card,), versions={"torch": "2.9"})).decode()
     monkeypatch.setattr(devices, "run_python", lambda *_: ChildEnd(0, output=f"a warning\n{answer}\n"))
-    assert find_accelerators() == Found(accelerators=(card,), torch_version="2.9")
+    assert find_accelerators() == Found(accelerators=(card,), versions={"torch": "2.9"})
 
 
 def test_a_driver_that_crashes_is_a_reason(monkeypatch):
@@ -99,11 +102,40 @@ def test_the_best_device():
     assert best_device((Accelerator(kind="mps", name="a"),)) == "mps"
 
 
+def test_what_two_frameworks_see_is_counted_once():
+    card, other = Accelerator(kind="cuda", name="a"), Accelerator(kind="xpu", name="b")
+    found = devices.together(
+        [
+            Found(accelerators=(card, card), threads=2, versions={"torch": "2.9", "cuda": "13"}),
+            Found(reason="tensorflow can't be imported"),
+            Found(accelerators=(card, other), threads=4, versions={"jax": "1", "cuda": "12"}),
+        ]
+    )
+    assert found.accelerators == (card, card, other)
+    assert found.reason == "tensorflow can't be imported"
+    assert found.threads == 2
+    assert found.versions == {"torch": "2.9", "cuda": "13", "jax": "1"}
+
+
 @pytest.mark.parametrize(("version", "asked"), [("2.13.0+cpu", 0), ("2.13.0", 1), ("2.13.0+cu128", 1)])
 def test_a_torch_for_cpus_alone_is_not_asked(monkeypatch, version, asked):
     """Loading it takes seconds."""
     calls = []
-    monkeypatch.setattr(devices.metadata, "version", lambda name: version)
-    monkeypatch.setattr(devices, "find_accelerators", lambda: calls.append(1) or Found())
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    monkeypatch.setattr(devices, "_ask", lambda name, seconds: calls.append(name) or Found())
     assert devices.accelerators_here() == ()
-    assert len(calls) == (asked if sys.platform == "linux" else 1)
+    assert calls == ["torch"] * (asked if sys.platform == "linux" else 1)
+
+
+def test_a_framework_whose_libraries_do_not_load_is_a_reason():
+    def broken():
+        raise OSError("libcudart.so.12: cannot open shared object file")
+
+    found = devices.look_here(SimpleNamespace(module="torch", accelerators=broken))
+    assert found == Found(reason="torch can't be imported: libcudart.so.12: cannot open shared object file")
+
+
+def test_the_child_answers_for_the_framework_that_it_is_asked_for():
+    found = devices._ask("torch", 60.0)
+    assert found.reason is None
+    assert found.versions["torch"] == metadata.version("torch")

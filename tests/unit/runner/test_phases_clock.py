@@ -1,5 +1,6 @@
 """Marks on a clock that is moved by hand."""
 
+from rigdyno.frameworks.torch import Torch
 from rigdyno.runner.phases import PhaseClock
 from rigdyno.schema.samples import PHASES, STEP_FIELDS, Header, RowFile, read_rows
 from support import ManualClock, a_rank
@@ -8,7 +9,8 @@ from support import ManualClock, a_rank
 def marked(path, script):
     """`script`: (seconds that pass, then the mark), or None for a flush."""
     clock = ManualClock()
-    phases = PhaseClock(RowFile(path, Header(fields=STEP_FIELDS, kinds=PHASES, participant=a_rank())), clock, "cpu")
+    file = RowFile(path, Header(fields=STEP_FIELDS, kinds=PHASES, participant=a_rank()))
+    phases = PhaseClock(file, clock, Torch(), "cpu")
     for entry in script:
         if entry is None:
             phases.flush()

@@ -10,7 +10,7 @@ import pytest
 
 from rigdyno import api
 from rigdyno.errors import DamagedRun, NewerStore, StoreError, UsageError
-from rigdyno.schema.record import SCHEMA_VERSION
+from rigdyno.schema.record import SCHEMA_VERSION, DeviceMemory, RunRecord
 from rigdyno.schema.spec import Cell, RunSpec
 from rigdyno.store.files import read_json, write_json
 from rigdyno.store.folder import HEAD, RECORD, RunFolder, run_folders
@@ -51,6 +51,14 @@ def test_what_is_written_is_read(tmp_path):
     write_json(tmp_path / "a.json", CELL)
     assert read_json(tmp_path / "a.json", Cell) == CELL
     assert left_in(tmp_path) == ["a.json"]
+
+
+def test_a_record_from_before_devices_told_of_their_memory_is_read(tmp_path):
+    memory = DeviceMemory(peak_bytes=6, limit_bytes=12)
+    written = msgspec.to_builtins(a_record(device_memory=memory))
+    assert msgspec.convert(written, RunRecord).device_memory == memory
+    del written["device_memory"]
+    assert msgspec.convert(written, RunRecord) == a_record()
 
 
 def test_a_failing_encode_leaves_the_old_file(tmp_path):

@@ -1,0 +1,29 @@
+"""A framework that does nothing but take its time, on a device that works asynchronously."""
+
+from __future__ import annotations
+
+import time
+
+VERSION = "7.1"
+DEVICE_BYTES = 5000
+
+seed: int | None = None
+threads = 1
+allocated = peak = 0
+_done_at = 0.0
+
+
+def launch(seconds: float) -> None:
+    """Returns at once: the device is busy for so long, one after the other."""
+    global _done_at
+    _done_at = max(time.monotonic(), _done_at) + seconds
+
+
+def wait() -> None:
+    time.sleep(max(0.0, _done_at - time.monotonic()))
+
+
+def allocate(size: int) -> None:
+    global allocated, peak
+    allocated += size
+    peak = max(peak, allocated)

@@ -1,0 +1,131 @@
+"""All that Rigdyno has to be told of another framework: its port, and what to measure with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rigdyno.contracts import Place, Requirement, Steps, Training
+from rigdyno.schema.record import DeviceMemory
+from rigdyno.schema.system import Accelerator, System
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUp:
+    """A framework of a test"""
+
+    module: ClassVar[str] = "made_up"
+    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("made_up"),)
+
+    def has_no_accelerator(self) -> bool:
+        return False
+
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        import made_up
+
+        return (Accelerator(kind="dream", name="A dream of a device", memory_bytes=made_up.DEVICE_BYTES),)
+
+    def versions(self) -> dict[str, str]:
+        import made_up
+
+        return {"made_up": made_up.VERSION}
+
+    def threads(self) -> int | None:
+        import made_up
+
+        return made_up.threads
+
+    def prepare(self, seed: int, threads: int | None) -> None:
+        import made_up
+
+        made_up.seed, made_up.threads = seed, threads or 1
+
+    def waiter(self, device: str) -> Callable[[], None] | None:
+        import made_up
+
+        return None if device == "cpu" else made_up.wait
+
+    def in_use(self) -> Sequence[str]:
+        import made_up
+
+        return ["dream"] if made_up.peak else []
+
+    def event(self, device: str) -> Any:
+        """It has none: waiting and looking at the clock is right as well, and stalls the device."""
+        import made_up
+
+        made_up.wait()
+        return time.monotonic_ns()
+
+    def elapsed_ns(self, first: Any, last: Any) -> int:
+        return int(last - first)
+
+    def forget_peak_memory(self, device: str) -> None:
+        import made_up
+
+        made_up.peak = made_up.allocated
+
+    def memory(self, device: str) -> DeviceMemory | None:
+        import made_up
+
+        return None if device == "cpu" else DeviceMemory(peak_bytes=made_up.peak, limit_bytes=made_up.DEVICE_BYTES)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return str(error) == "the dream is full"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUpSteps:
+    """Keeps a made-up device busy"""
+
+    unit: ClassVar[str] = "dream"
+    framework: ClassVar[str] = "made_up"
+    version: ClassVar[int] = 1
+    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("made_up"),)
+    arrangement: ClassVar[str] = "single"
+    trains: ClassVar[bool] = False
+
+    milliseconds: int = 15
+    fills_up: bool = False
+
+    def refuses(self, system: System, device: str) -> str | None:
+        return None
+
+    def traps(self) -> tuple[str, ...]:
+        return ()
+
+    def memory_bytes(self, system: System) -> int | None:
+        return None
+
+    def start_seconds(self) -> float:
+        return 0.5
+
+    def step_seconds(self, device: str) -> float | None:
+        return None
+
+    def build(self, place: Place) -> Steps:
+        import made_up
+
+        made_up.allocate(4000)
+        made_up.allocate(-3000)
+
+        def step() -> None:
+            if self.fills_up:
+                raise RuntimeError("the dream is full")
+            made_up.allocate(500)
+            made_up.launch(self.milliseconds / 1000)
+            made_up.allocate(-500)
+
+        return Steps(kinds={"step": step}, settled={"seed": made_up.seed or 0})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUpTraining(MadeUpSteps):
+    """Would train, if there were an update"""
+
+    trains: ClassVar[bool] = True
+
+    def build(self, place: Place) -> Training:  # type: ignore[override]
+        raise AssertionError("it is refused before")

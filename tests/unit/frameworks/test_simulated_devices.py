@@ -1,0 +1,230 @@
+"""The port, and the worker above it, over devices that are simulated: what a card would tell, without one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import repeat
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from rigdyno.arrangements.single import Single
+from rigdyno.contracts import Place, Training
+from rigdyno.frameworks.torch import Torch
+from rigdyno.runner import worker as worker_module
+from rigdyno.runner.device import memory_of, waiter_for
+from rigdyno.runner.worker import Worker
+from rigdyno.schema.layout import ParticipantFolder
+from rigdyno.schema.record import Completed, DeviceMemory, Failed
+from rigdyno.schema.samples import read_rows
+from rigdyno.schema.spec import Budget, RunSpec
+from rigdyno.schema.system import Accelerator
+from simulated_device import SimulatedTorch
+from support import ManualClock, a_rank
+
+
+@pytest.fixture
+def torch():
+    return SimulatedTorch(ManualClock(), devices=2)
+
+
+@pytest.fixture
+def port(torch):
+    return Torch(api=torch)
+
+
+class TestPort:
+    def test_all_devices_are_told_with_their_memory(self, port):
+        card = Accelerator(kind="cuda", name="Simulated", memory_bytes=1000, capability="9.0")
+        assert port.accelerators() == (card, card)
+        assert port.versions() == {"torch": "99.0", "cuda": "99.1", "cudnn": "9", "cpu_capability": "AVX2"}
+
+    def test_a_card_of_rocm_goes_by_its_architecture(self, port, torch):
+        torch.version = SimpleNamespace(cuda=None, hip="6.2")
+        assert {(card.kind, card.device_kind, card.capability) for card in port.accelerators()} == {
+            ("rocm", "cuda", "gfx9")
+        }
+
+    def test_without_a_device_nobody_is_asked_for_one(self, port, torch):
+        def raises():
+            raise RuntimeError("Cannot access accelerator device when none is available.")
+
+        torch.accelerator.is_available, torch.accelerator.current_accelerator = lambda: False, raises
+        assert port.accelerators() == ()
+        assert port.in_use() == ()
+
+    def test_seed_and_threads_are_handed_on(self, port, torch):
+        port.prepare(seed=3, threads=5)
+        assert (torch.seed, torch.number_of_threads, port.threads()) == (3, 5, 5)
+
+    def test_it_waits_for_the_device_that_it_is_asked_for(self, port, torch):
+        """And not for whichever is the current one."""
+        torch.queues[1].work(2.0)
+        before_ns = torch.clock.now_ns()
+        port.waiter("cuda:0")()
+        assert torch.clock.now_ns() == before_ns
+        port.waiter("cuda:1")()
+        assert torch.clock.now_ns() == before_ns + 2_000_000_000
+
+    def test_an_event_belongs_to_the_queue_of_its_device(self, port, torch):
+        first = port.event("cuda:1")
+        torch.queues[1].work(0.25)
+        last = port.event("cuda:1")
+        with pytest.raises(RuntimeError, match="not ready"):
+            port.elapsed_ns(first, last)
+        port.waiter("cuda:1")()
+        assert port.elapsed_ns(first, last) == 250_000_000 + 10_000
+        assert port.elapsed_ns(first, first) == 0
+
+    def test_events_of_mps_that_come_out_reversed_are_no_time_apart(self, port):
+        def reversed_times(end):
+            raise RuntimeError("End event 2 was not recorded after start event 1")
+
+        assert port.elapsed_ns(SimpleNamespace(elapsed_time=reversed_times), object()) == 0
+
+    def test_those_in_use_hold_memory(self, port, torch):
+        assert port.in_use() == []
+        torch.queues[1].allocate(1)
+        assert port.in_use() == ["cuda:1"]
+
+    @pytest.mark.parametrize("old", [False, True])
+    def test_the_peak_of_memory_is_that_since_it_was_forgotten(self, old):
+        """By torch.accelerator, and by the device's own module where torch.accelerator has no such functions."""
+        torch = SimulatedTorch(ManualClock(), devices=2, old=old)
+        port, queue = Torch(api=torch), torch.queues[1]
+        queue.allocate(700)
+        queue.free(600)
+        port.forget_peak_memory("cuda:1")
+        assert port.memory("cuda:1") == DeviceMemory(peak_bytes=100, limit_bytes=1000)
+        queue.allocate(300)
+        queue.free(200)
+        assert port.memory("cuda:1") == DeviceMemory(peak_bytes=400, limit_bytes=1000)
+        assert port.memory("cuda") == DeviceMemory(peak_bytes=0, limit_bytes=1000)
+        assert memory_of(port, ("cuda:0", "cuda:1")) == port.memory("cuda:1")
+        assert memory_of(port, ("cpu",)) is None
+
+    def test_a_device_whose_allocator_does_not_count_has_a_limit_alone(self):
+        """MPS: nothing in its own module, and an error from torch.accelerator."""
+
+        def not_supported(device):
+            raise RuntimeError("Allocator for mps is not a DeviceAllocator.")
+
+        torch = SimulatedTorch(ManualClock(), kind="mps")
+        torch.module = SimpleNamespace(recommended_max_memory=lambda: 500, current_allocated_memory=lambda: 1)
+        port = Torch(api=torch)
+        for ask in ("max_memory_allocated", "reset_peak_memory_stats"):
+            setattr(torch.accelerator, ask, not_supported)
+        port.forget_peak_memory("mps")
+        assert port.memory("mps") == DeviceMemory(limit_bytes=500)
+        assert port.in_use() == ("mps",)
+        assert port.accelerators() == (Accelerator(kind="mps", name="Apple GPU", memory_bytes=500),)
+
+    def test_too_little_memory_is_known_by_the_type_of_the_error(self, port, torch):
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            torch.queues[0].allocate(1001)
+        assert port.is_out_of_memory(caught.value)
+
+    def test_of_several_devices_all_are_waited_for(self, port, torch):
+        torch.queues[0].work(1.0)
+        torch.queues[1].work(3.0)
+        last_ns = max(queue.empty_ns for queue in torch.queues)
+        waiter_for(port, ("cuda:0", "cuda:1"))()
+        assert torch.clock.now_ns() == last_ns
+        assert waiter_for(port, ("cpu",)) is None
+
+
+FORWARD, BACKWARD = 0.02, 0.03
+BATCH, KEPT, ACTIVATIONS, BUILDING, EVALUATING = 4, 100, 250, 800, 900  # bytes, but for the first
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A workload and an update that give a simulated device work and take its memory, as a training does."""
+
+    torch: SimulatedTorch
+    leaks: bool = False
+    framework: ClassVar[str] = "torch"
+    unit: ClassVar[str] = "image"
+
+    def build(self, place: Place) -> Training:
+        queue = self.torch.queue(place.device)
+        queue.allocate(BUILDING)  # what building takes for a while
+        queue.work(1.0)
+        queue.free(BUILDING - KEPT)
+        return Training(
+            model=None,
+            loss=lambda outputs, targets: None,
+            optimizer=lambda parameters: None,
+            batches=repeat((range(BATCH), range(BATCH))),
+            accuracy=self.evaluate,
+            phases=True,
+        )
+
+    def evaluate(self):
+        queue = self.torch.queues[1]
+        queue.allocate(EVALUATING - KEPT)
+        queue.free(EVALUATING - KEPT)
+        return 0.5
+
+    def prepare(self, training, place, collective):
+        queue, taken = self.torch.queue(place.device), []
+
+        def step(inputs, targets):
+            taken.append(1)
+            queue.allocate(ACTIVATIONS)
+            queue.work(FORWARD)
+            training.mark("forward")
+            queue.work(BACKWARD)
+            training.mark("backward")
+            if not self.leaks:
+                queue.free(ACTIVATIONS)
+            return 1.0 / len(taken)
+
+        return step
+
+
+def measured(torch, monkeypatch, tmp_path, **changes):
+    scripted = Scripted(torch, **changes)
+    monkeypatch.setattr(worker_module, "workload_of", lambda spec: scripted)
+    monkeypatch.setattr(worker_module, "update_of", lambda spec: scripted)
+    monkeypatch.setattr(worker_module, "framework_of", lambda workload: Torch(api=torch))
+    monkeypatch.setattr(worker_module, "arrangement_of", lambda spec: Single())
+    monkeypatch.setattr(worker_module, "loaded_frameworks", lambda: [Torch(api=torch)])
+    monkeypatch.setattr(worker_module, "SystemClock", lambda: torch.clock)
+    spec = RunSpec(workload="scripted", device="cuda:1", budget=Budget(seconds=3.0))
+    worker = Worker(spec, a_rank(), ParticipantFolder(tmp_path), Place(device="cuda:1"))
+    return worker, worker.run()
+
+
+def test_a_whole_training_on_a_simulated_device(torch, monkeypatch, tmp_path):
+    _, outcome = measured(torch, monkeypatch, tmp_path)
+    assert isinstance(outcome, Completed)
+    assert outcome.quality.accuracy == 0.5
+    _, rows = read_rows(tmp_path / "steps.rows")
+    assert len(rows) > 20
+    assert set(rows["end_ns"] - rows["start_ns"]) == {50_010_000}  # launching the first of its work, and the work
+    assert set(rows["items"]) == {float(BATCH)}
+    header, phases = read_rows(tmp_path / "phases.rows")
+    spent = {
+        name: set((phases["end_ns"] - phases["start_ns"])[phases["kind"] == kind])
+        for kind, name in enumerate(header.kinds)
+    }
+    assert {name: lengths for name, lengths in spent.items() if lengths} == {
+        "forward": {20_010_000},
+        "backward": {30_000_000},
+    }
+
+
+def test_the_memory_in_the_report_is_that_of_the_steps(torch, monkeypatch, tmp_path):
+    """Neither building, which took more, nor the evaluation behind the last step."""
+    worker, _ = measured(torch, monkeypatch, tmp_path)
+    assert worker.device_memory == DeviceMemory(peak_bytes=KEPT + ACTIVATIONS, limit_bytes=1000)
+
+
+def test_a_device_without_memory_left_is_an_outcome(torch, monkeypatch, tmp_path):
+    """The fourth step is one too many, and the words of the error don't say what of."""
+    _, outcome = measured(torch, monkeypatch, tmp_path, leaks=True)
+    assert isinstance(outcome, Failed)
+    assert (outcome.kind, outcome.phase) == ("out_of_memory", "warm-up")
+    assert "tried to allocate 250 bytes" in outcome.message
