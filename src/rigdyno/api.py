@@ -233,6 +233,7 @@ def run(
     *,
     options: Mapping[str, Value] | None = None,
     sweep: Mapping[str, Sequence[Value]] | None = None,
+    memory: str | None = None,
     budget: str | float | None = None,
     steps: int | None = None,
     soak: str | float | None = None,

@@ -43,6 +43,7 @@ KINDS = {
             "requires",
             "arrangement",
             "trains",
+            "small",
             "refuses",
             "traps",
             "memory_bytes",

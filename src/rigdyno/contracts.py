@@ -120,12 +120,16 @@ class Meter(Protocol):
         ...
 
 
+Options = Mapping[str, Value]
+
+
 class Workload(Protocol):
     framework: ClassVar[str]  # the name of one, or "any"
     version: ClassVar[int]  # raised whenever old figures no longer compare
     requires: ClassVar[tuple[Requirement, ...]]
     arrangement: ClassVar[str]  # where nobody chooses one: "single" unless it is about several ranks
     trains: ClassVar[bool]  # whether it builds a Training, for an update
+    small: ClassVar[Options]  # options with which a step takes milliseconds, to try it out
 
     @property
     def unit(self) -> str:  # a ClassVar, except in a user's own step

@@ -21,14 +21,6 @@ ENTRIES = [(kind, name) for kind in KINDS for name in catalogue.names(kind)]
 WORKLOADS = catalogue.names("workload")
 SIMPLE = (bool, int, float, str)
 TRAINED_STEPS = 20
-SMALL = {
-    "tensor_add": {"size": 64},
-    "memory_bandwidth": {"working_set": "1MB"},
-    "matmul_peak": {"size": 64},
-    "host_device_copy": {"buffer": "4kB"},
-    "launch_latency": {"launches": 10},
-    "resnet50": {"batch_size": 8, "image_size": 32, "classes": 10, "learning_rate": 0.003},
-}
 SYSTEM = System(
     cpu=Cpu(
         model="a CPU",
@@ -41,6 +33,11 @@ SYSTEM = System(
     kernel="6",
     architecture="x86_64",
 )
+
+
+def small(name):
+    entry = catalogue.load("workload", name)
+    return entry(**entry.small)
 
 
 def class_vars(entry):
@@ -82,7 +79,7 @@ def test_its_requirements_are_stated(kind, name):
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_states_its_traits(name):
     entry = catalogue.load("workload", name)
-    assert {"unit", "framework", "version", "requires", "arrangement", "trains"} <= class_vars(entry)
+    assert {"unit", "framework", "version", "requires", "arrangement", "trains", "small"} <= class_vars(entry)
     assert entry.unit
     assert entry.framework in (ANY_FRAMEWORK, *catalogue.names("framework"))
     assert entry.version >= 1
@@ -113,7 +110,7 @@ def test_a_workload_answers_the_plan(name):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_that_is_not_refused_works(name):
-    workload = catalogue.load("workload", name)(**SMALL.get(name, {}))
+    workload = small(name)
     if workload.refuses(SYSTEM, "cpu") is not None:
         pytest.skip(workload.refuses(SYSTEM, "cpu"))
     if workload.arrangement != "single":

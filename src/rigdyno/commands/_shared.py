@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rigdyno import catalogue
-from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, UsageError
+from rigdyno.contracts import Probe
+from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, CatalogueError, UsageError
 from rigdyno.plan.run_options import RunOption
 from rigdyno.plan.values import SWITCH, WHOLE
 from rigdyno.report.page import page_of
@@ -95,3 +97,25 @@ def newest_or(runs: tuple[str, ...], out: str | None) -> list[Path]:
     if not folders:
         raise UsageError(f"there is no run in {root} yet; `rigdyno` makes one in a minute")
     return [folders[-1].path]
+
+
+def probes_here() -> Iterator[tuple[str, Probe]]:
+    """A broken one that some package installed must not keep the doctor from the rest."""
+    for name in catalogue.names("probe"):
+        try:
+            yield name, catalogue.load("probe", name)()
+        except CatalogueError as error:
+            click.echo(f"warning: {error}", err=True)
+
+
+@contextmanager
+def rig_progress() -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says what is being tried; nothing where nobody watches."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("looking at this rig") as status:
+        yield lambda doing: status.update(doing)

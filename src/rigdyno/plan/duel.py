@@ -105,6 +105,8 @@ def _arm(request: Request, system: System, device: str, resources: Resources) ->
         raise UsageError(f"an arm of a duel is one configuration, and {request.target} is swept into {len(specs)}")
     if specs[0].arrangement != "single":
         raise UsageError(f"an arm of a duel is one process, and the arrangement '{specs[0].arrangement}' has several")
+    if specs[0].largest:
+        raise UsageError(f"an arm of a duel has a value for {', '.join(specs[0].largest)}; find it with `rigdyno run`")
     if specs[0].launcher != "process":
         raise UsageError(f"a duel starts its own processes; leave out the launcher '{specs[0].launcher}'")
     return specs[0]

@@ -20,7 +20,7 @@ from rigdyno.plan.build import is_function, option_types, scope_of, usual_arrang
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.load import Request, placed
 from rigdyno.plan.noise import NoisePlan, noise_plan
-from rigdyno.plan.options import varied
+from rigdyno.plan.options import require_searched, varied
 from rigdyno.plan.preflight import Resources
 from rigdyno.plan.ranks import most_ranks, threads_each
 from rigdyno.plan.user_file import require_function
@@ -148,10 +148,11 @@ def _cells(wanted: Sequence[Wanted], system: System, resources: Resources) -> tu
 
 
 def _name(spec: RunSpec) -> str:
-    return " ".join([spec.workload, *(str(value) for value in spec.options.values())])
+    return " ".join([spec.workload, *spec.named_options().values()])
 
 
 def _require_parts(request: Request) -> None:
+    require_searched(request)
     wanted = {"update": request.update, "arrangement": request.arrangement, "launcher": request.launcher}
     for kind, name in wanted.items():
         if name is not None and name not in catalogue.names(kind):

@@ -25,6 +25,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     options: dict[str, Value] = {}
     sweep: dict[str, tuple[Value, ...]] = {}
+    memory_bytes: int | None = None  # that an option set to 'largest' may fill
     budget_seconds: float | None = None
     soak_seconds: float | None = None
     steps: int | None = None  # at most, for each process, after warm-up

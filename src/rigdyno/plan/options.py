@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 
 from rigdyno import catalogue
-from rigdyno.errors import BadValue, UnknownName
+from rigdyno.errors import BadValue, UnknownName, UsageError
 from rigdyno.plan.build import converted, is_function, option_types
 from rigdyno.plan.load import Request
 from rigdyno.schema.spec import RunSpec, Value
+
+LARGEST = "largest"  # instead of a whole number
 
 
 def varied(base: RunSpec, request: Request, *, only_known: bool = False) -> Iterator[RunSpec]:
@@ -22,10 +24,39 @@ def varied(base: RunSpec, request: Request, *, only_known: bool = False) -> Iter
     defaults = catalogue.defaults("workload", base.workload)
     mine = [key for key in request.sweep if not only_known or key in types]
     fixed = {key: value for key, value in request.options.items() if not only_known or key in types}
+    largest = {key: _allowed(key, request) for key, value in fixed.items() if _is_searched(key, value, types)}
     for values in itertools.product(*(request.sweep[key] for key in mine)):
-        given = {**fixed, **dict(zip(mine, values, strict=True))}
+        given = {key: value for key, value in fixed.items() if key not in largest} | dict(
+            zip(mine, values, strict=True)
+        )
         options = {key: _typed(base.workload, key, value, types, request) for key, value in given.items()}
-        yield msgspec.structs.replace(base, options={**base.options, **options}, defaults=defaults)
+        yield msgspec.structs.replace(
+            base, options={**base.options, **options}, defaults=defaults, largest={**base.largest, **largest}
+        )
+
+
+def _is_searched(key: str, value: Value, types: dict[str, Any]) -> bool:
+    """A text option of this name may have such a value of its own."""
+    return value == LARGEST and types.get(key, int) is int
+
+
+def _allowed(key: str, request: Request) -> int:
+    if request.memory_bytes is None:
+        raise BadValue(f"{key}={LARGEST} needs to know what may be filled; add --memory, e.g. 8GB", key=f"set.{key}")
+    return request.memory_bytes
+
+
+def require_searched(request: Request) -> None:
+    """One option can be as large as fits; and memory is for that alone."""
+    searched = [key for key, value in request.options.items() if value == LARGEST]
+    if len(searched) > 1:
+        raise BadValue(
+            f"one option can be '{LARGEST}', not both {' and '.join(searched[:2])}", key=f"set.{searched[1]}"
+        )
+    if request.memory_bytes is not None and not searched:
+        raise UsageError(
+            f"--memory is what an option set to '{LARGEST}' may fill; add --set KEY={LARGEST}", key="memory"
+        )
 
 
 def _typed(workload: str, key: str, value: Value, types: dict[str, Any], request: Request) -> Value:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rigdyno.errors import BadValue
 from rigdyno.launchers._children import SECRET_VARIABLE
-from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SLURM, SWEEP, SWITCH, TEXT, WEIGHTS, WHOLE, ValueKind
+from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SIZE, SLURM, SWEEP, SWITCH, TEXT, WEIGHTS, WHOLE, ValueKind
 
 MOST_REPEATS = 1000  # more is a slip of the finger: nobody waits for it
 MOST_NODES = 10_000
@@ -90,6 +90,13 @@ RUN_OPTIONS = (
         field="options",
         in_plan=False,
         in_python=False,
+    ),
+    RunOption(
+        name="memory",
+        kind=SIZE,
+        help="What an option set to 'largest' may fill, e.g. --set batch_size=largest --memory 8GB.",
+        metavar="SIZE",
+        field="memory_bytes",
     ),
     RunOption(
         name="budget",

@@ -13,7 +13,7 @@ import msgspec
 
 from rigdyno.errors import BadValue
 from rigdyno.schema.spec import Value
-from rigdyno.units import seconds_from
+from rigdyno.units import bytes_from, seconds_from
 
 Reader = Callable[[Any, str], Any]  # the value as it came, and what to call the option in a message
 
@@ -59,6 +59,15 @@ def _seconds(value: Any, called: str) -> float:
         raise _wrong(called, DURATION, value)
     try:
         return seconds_from(value)
+    except BadValue as error:
+        raise BadValue(f"{called}: {error}") from None
+
+
+def _bytes(value: Any, called: str) -> int:
+    if not isinstance(value, str):
+        raise _wrong(called, SIZE, value)
+    try:
+        return bytes_from(value)
     except BadValue as error:
         raise BadValue(f"{called}: {error}") from None
 
@@ -150,6 +159,7 @@ def _hosts(value: Any, called: str) -> tuple[str, ...]:
 WHOLE = ValueKind("a whole number", _whole_from_text, _whole)
 TEXT = ValueKind("text in quotes", _text, _text)
 SWITCH = ValueKind("true or false", _switch, _switch)
+SIZE = ValueKind('a size such as "8GB"', _bytes, _bytes)
 DURATION = ValueKind('a duration such as "5m"', _seconds, _seconds)
 HOSTS = ValueKind("a list of names or addresses, or a file of them", _hosts, _hosts)
 SETTINGS = ValueKind("a table of keys and values", assignments, _settings, repeated=True)

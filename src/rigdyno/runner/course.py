@@ -57,7 +57,8 @@ class PlannedCourse:
         if cell.refusal is None and self.sessions.is_lost(cell):
             return None
         if is_open(cell):
-            cell = next_attempt(cell, [each.record for each in stored.cells([])])
+            alike = {each.name for each in self.plan.cells if each.spec.key() == cell.spec.key()}
+            cell = next_attempt(cell, alike, [each.record for each in stored.cells([])])
             self.schedule.replaced(cell)
         return cell if cell.refusal is not None else self.schedule.allotted(cell)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
@@ -22,10 +22,11 @@ def is_open(cell: Cell) -> bool:
     return cell.refusal is None and any(name not in cell.spec.options for name in cell.spec.largest)
 
 
-def next_attempt(cell: Cell, records: Sequence[RunRecord]) -> Cell:
-    """The next try; or the cell itself once it is settled, or refused because nothing fits."""
+def next_attempt(cell: Cell, alike: Collection[str], records: Sequence[RunRecord]) -> Cell:
+    """The next try; or the cell itself once it is settled, or refused because nothing fits. `alike`: names of all cells
+    of this configuration, which share their attempts."""
     [(option, allowed)] = cell.spec.largest.items()
-    made = [record for record in records if record.attempt_of == cell.name and not record.is_to_run_again]
+    made = [record for record in records if record.attempt_of in alike and not record.is_to_run_again]
     if any(isinstance(record.outcome, Completed) and record.peak_memory_bytes is None for record in made):
         return replace(cell, refusal="how much memory a process has taken can't be read on this system")
     found = next_of([_tried(record, option, allowed) for record in made], allowed)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from rigdyno.contracts import Place, Requirement, Steps
+from rigdyno.contracts import Options, Place, Requirement, Steps
 from rigdyno.errors import BadValue, suggestion
 from rigdyno.schema.record import UNNAMED
 from rigdyno.schema.samples import is_count
@@ -35,6 +35,7 @@ class Function:
     requires: ClassVar[tuple[Requirement, ...]] = ()
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = False
+    small: ClassVar[Options] = {}
 
     file: str
     function: str

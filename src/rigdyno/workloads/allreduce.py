@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rigdyno.contracts import CannotRun, Place, Requirement, Step, Steps
+from rigdyno.contracts import CannotRun, Options, Place, Requirement, Step, Steps
 from rigdyno.schema.system import System
 from rigdyno.units import bus_bytes, show_bytes
 from rigdyno.workloads._options import whole_number
@@ -35,6 +35,7 @@ class AllReduce:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
     arrangement: ClassVar[str] = "ddp"
     trains: ClassVar[bool] = False
+    small: ClassVar[Options] = {}
 
     largest: int = SIZES[-1]  # bytes
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rigdyno.contracts import Place, Requirement, Step, Steps
+from rigdyno.contracts import Options, Place, Requirement, Step, Steps
 from rigdyno.errors import BadValue
 from rigdyno.schema.system import System
 from rigdyno.units import bytes_from
@@ -29,6 +29,7 @@ class HostDeviceCopy:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = False
+    small: ClassVar[Options] = {"buffer": "4kB"}
 
     buffer: str = "256MB"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rigdyno.contracts import Place, Requirement, Step, Steps
+from rigdyno.contracts import Options, Place, Requirement, Step, Steps
 from rigdyno.schema.system import System
 from rigdyno.workloads._options import whole_number
 from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, is_host, waiter
@@ -27,6 +27,7 @@ class LaunchLatency:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = False
+    small: ClassVar[Options] = {"launches": 10}
 
     launches: int = 1000  # in one step
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from rigdyno.clock import Clock, SystemClock
-from rigdyno.contracts import CannotRun, Place, Requirement, Steps
+from rigdyno.contracts import CannotRun, Options, Place, Requirement, Steps
 from rigdyno.schema.system import System
 from rigdyno.units import seconds_of_ns
 from rigdyno.workloads._options import one_of, whole_number
@@ -49,6 +49,7 @@ class MatmulPeak:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = False
+    small: ClassVar[Options] = {"size": 64}
 
     dtype: Dtype = "float32"
     size: int = 0  # of square matrices; 0: the best of a short search

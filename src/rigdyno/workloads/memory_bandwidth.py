@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rigdyno.contracts import Place, Requirement, Step, Steps
+from rigdyno.contracts import Options, Place, Requirement, Step, Steps
 from rigdyno.errors import BadValue
 from rigdyno.schema.system import System
 from rigdyno.units import bytes_from, show_bytes
@@ -37,6 +37,7 @@ class MemoryBandwidth:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = False
+    small: ClassVar[Options] = {"working_set": "1MB"}
 
     working_set: str = "auto"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rigdyno.contracts import CannotRun, Place, Requirement, Training
+from rigdyno.contracts import CannotRun, Options, Place, Requirement, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads import _mnist
 from rigdyno.workloads._options import number_between, text, whole_number
@@ -31,6 +31,7 @@ class MnistCnn:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("numpy"))
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = True
+    small: ClassVar[Options] = {}
 
     batch_size: int = 64
     learning_rate: float = 0.01

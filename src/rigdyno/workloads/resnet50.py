@@ -8,7 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rigdyno.contracts import CannotRun, Place, Requirement, Training
+from rigdyno.contracts import CannotRun, Options, Place, Requirement, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads._options import number_between, one_of, text, whole_number, yes_or_no
 from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, is_host
@@ -42,6 +42,9 @@ class ResNet50:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = True
+    small: ClassVar[Options] = {
+        "batch_size": 8, "image_size": 32, "classes": 10, "learning_rate": 0.003,
+    }  # fmt: skip
 
     batch_size: int = 32  # of a device
     image_size: int = SIDE

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from rigdyno.contracts import CannotRun, Place, Requirement, Step, Steps
+from rigdyno.contracts import CannotRun, Options, Place, Requirement, Step, Steps
 from rigdyno.schema.system import System
 from rigdyno.units import show_bytes
 from rigdyno.workloads._options import one_of, whole_number
@@ -52,6 +52,7 @@ class TensorAdd:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = False
+    small: ClassVar[Options] = {"size": 64}
 
     size: int = 12288
     variant: Variant = "corrected"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rigdyno.contracts import Place, Requirement, Steps, Training
+from rigdyno.contracts import Options, Place, Requirement, Steps, Training
 from rigdyno.schema.record import DeviceMemory
 from rigdyno.schema.system import Accelerator, System
 
@@ -86,6 +86,7 @@ class MadeUpSteps:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("made_up"),)
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = False
+    small: ClassVar[Options] = {}
 
     milliseconds: int = 15
     fills_up: bool = False
@@ -126,6 +127,7 @@ class MadeUpTraining(MadeUpSteps):
     """Would train, if there were an update"""
 
     trains: ClassVar[bool] = True
+    small: ClassVar[Options] = {}
 
     def build(self, place: Place) -> Training:  # type: ignore[override]
         raise AssertionError("it is refused before")

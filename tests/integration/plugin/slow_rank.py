@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rigdyno.contracts import Place, Requirement, Training
+from rigdyno.contracts import Options, Place, Requirement, Training
 from rigdyno.schema.system import System
 
 
@@ -20,6 +20,7 @@ class SlowRank:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = True
+    small: ClassVar[Options] = {}
     slow: int = 11
     milliseconds: int = 150
 

@@ -20,7 +20,7 @@ WORKLOAD = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rigdyno.contracts import Place, Requirement, Steps
+from rigdyno.contracts import Options, Place, Requirement, Steps
 from rigdyno.schema.system import System
 
 
@@ -34,6 +34,7 @@ class Counting:
     requires: ClassVar[tuple[Requirement, ...]] = ()
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = False
+    small: ClassVar[Options] = {}
 
     until: int = 1000
 

@@ -463,3 +463,40 @@ class TestLaunchers:
         [cell] = expanded(target="mnist_cnn", options={"batch_size": 8}).cells
         assert cell.spec.options == {"batch_size": 8}
         assert cell.spec.resolved == {"batch_size": 8, "learning_rate": 0.01, "momentum": 0.5, "data": ""}
+
+
+class TestAsLargeAsFits:
+    def test_the_rule_is_in_the_configuration_and_no_value(self):
+        [cell] = expanded(target="mnist_cnn", options={"batch_size": "largest"}, memory_bytes=2 * 10**9).cells
+        assert cell.spec.largest == {"batch_size": 2 * 10**9}
+        assert "batch_size" not in cell.spec.options
+        assert cell.memory_bytes == 2 * 10**9
+        assert cell.name == "01-mnist_cnn-largest"
+
+    def test_with_other_options_swept(self):
+        plan = expanded(
+            target="mnist_cnn",
+            options={"batch_size": "largest"},
+            sweep={"learning_rate": (0.1, 0.2)},
+            memory_bytes=2 * 10**9,
+        )
+        assert [cell.spec.options for cell in plan.cells] == [{"learning_rate": 0.1}, {"learning_rate": 0.2}]
+
+    @pytest.mark.parametrize(
+        ("fields", "said", "key"),
+        [
+            ({"options": {"size": "largest"}}, "size=largest needs to know what may be filled; add --memory", "set.size"),
+            ({"memory_bytes": 10**9}, "--memory is what an option set to 'largest' may fill", "memory"),
+            ({"options": {"variant": "largest"}, "memory_bytes": 10**9}, "variant must be one of", "set.variant"),
+        ],
+    )
+    def test_what_makes_no_sense(self, fields, said, key):
+        with pytest.raises(UsageError, match=re.escape(said)) as caught:
+            expanded(**fields)
+        assert caught.value.key == key
+
+    def test_more_memory_than_is_free_is_refused(self):
+        with pytest.raises(BadValue, match="needs 2.00 GB of memory, 1.00 GB are free"):
+            expanded(
+                resources=Resources(available_bytes=10**9), options={"size": "largest"}, memory_bytes=2 * 10**9
+            )

@@ -25,7 +25,7 @@ from rigdyno.plan.run_options import (
     RunOption,
     message_for_python,
 )
-from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SLURM, SWEEP, SWITCH, TEXT, WEIGHTS, WHOLE
+from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SIZE, SLURM, SWEEP, SWITCH, TEXT, WEIGHTS, WHOLE
 
 # What stands beside the table: how a run is carried out and shown, and what is a duel's alone.
 OF_COMMANDS = {"out", "dry_run", "as_json", "quiet", "target"}
@@ -34,7 +34,7 @@ OF_A_DUEL = {"other", "a", "b", "budget", "margin", "out", "target"}
 ANNOTATIONS = {
     SETTINGS: "Mapping[str, Value] | None", SLURM: "Mapping[str, Value] | None",
     SWEEP: "Mapping[str, Sequence[Value]] | None", DURATION: "str | float | None", WHOLE: "int | None",
-    TEXT: "str | None", SWITCH: "bool", HOSTS: "str | Sequence[str] | None",
+    TEXT: "str | None", SIZE: "str | None", SWITCH: "bool", HOSTS: "str | Sequence[str] | None",
 }  # fmt: skip
 
 
@@ -51,6 +51,7 @@ WRITTEN = {
     SWEEP: Written(("x=1, 2",), "{ x = [1, 2] }", {"x": range(1, 3)}, {"x": (1, 2)}, {"x": ("1", "2")}),
     SLURM: Written(("time=5",), "{ time = 5 }", {"time": 5}, {"time": "5"}),
     DURATION: Written("1h30m", '"1h30m"', 5400, 5400.0),
+    SIZE: Written("2 GB", '"2 GB"', "2 GB", 2 * 10**9),
     WHOLE: Written(3, "3", 3, 3),
     TEXT: Written("some:1", '"some:1"', "some:1", "some:1"),
     SWITCH: Written(True, "true", True, True),

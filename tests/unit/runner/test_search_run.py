@@ -169,3 +169,12 @@ def test_the_others_of_a_plan_run_too_and_attempts_are_no_figures(a_run):
     folder = a_run(a_cell(), other)
     go_on(folder)
     assert [each.spec.options["batch_size"] for each in Run(folder, folder.head()).measurements] == [56, 3]
+
+
+def test_repeats_share_what_was_found(a_run):
+    again = a_cell(name="02-mnist_cnn-largest-r2", repeat=2)
+    folder = a_run(a_cell(), again)
+    started, _ = go_on(folder)
+    assert started[-2:] == ["01-mnist_cnn-largest", "02-mnist_cnn-largest-r2"]
+    assert all(name.startswith("01-mnist_cnn-largest-try") for name in started[:-2])
+    assert len(result(folder).records) == 2

@@ -1,0 +1,59 @@
+"""`rigdyno selftest`: what works on this rig, in two minutes, in one file."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+import msgspec
+
+from rigdyno import __version__
+from rigdyno.clock import SystemClock
+from rigdyno.commands._shared import probes_here, rig_progress
+from rigdyno.errors import EXIT_DONE, EXIT_FAILED
+from rigdyno.rig.diagnose import diagnose
+from rigdyno.schema.selftest import SelfTest, Tried
+from rigdyno.store.files import disk_errors
+from rigdyno.units import seconds_from, show_seconds
+
+FILE = "rigdyno-selftest.json"
+
+
+@click.command("selftest", short_help="What works on this rig: one file for a report of a fault.")
+@click.option("--budget", metavar="TIME", default="2m", show_default=True, help="What isn't reached is named.")
+@click.option("--file", "path", metavar="FILE", default=FILE, show_default=True, help="Where the result goes.")
+def command(budget: str, path: str) -> int:
+    """Takes every path that this rig's devices can take, at a small size.
+
+    Every workload on every device, several ranks, every update, a duel, every precision and variant. The file holds
+    what worked, what didn't and why, with the hardware, versions and meters; no name of the host or the user."""
+    from rigdyno.selftest import Bench, trials, without_names
+
+    seconds, clock = seconds_from(budget), SystemClock()
+    with rig_progress() as say, tempfile.TemporaryDirectory(prefix="rigdyno-selftest") as folder:
+        diagnosis = diagnose(dict(probes_here()), clock, quick=True, progress=say)
+        bench, found = Bench(diagnosis, Path(folder), clock, seconds), []
+        try:
+            for trial in trials(diagnosis):
+                say(trial.name)
+                found.append(bench.tried(trial))
+                _show(found[-1])
+        finally:  # also after Ctrl-C: what was found until then may be what is wanted
+            result = SelfTest(rigdyno_version=__version__, diagnosis=diagnosis, tried=tuple(found))
+            text = msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
+            with disk_errors(Path(path)):
+                Path(path).write_text(without_names(text, Path(folder)))
+    click.echo(_closing(found, path))
+    return EXIT_FAILED if result.fails else EXIT_DONE
+
+
+def _show(tried: Tried) -> None:
+    if tried.result != "not tried":
+        reason = f": {tried.words}" if tried.words else ""
+        click.echo(f"{tried.result:>14}  {tried.name} ({show_seconds(tried.seconds)}){reason}")
+
+
+def _closing(found: list[Tried], path: str) -> str:
+    counts = {result: sum(each.result == result for each in found) for result in dict.fromkeys(t.result for t in found)}
+    return f"{', '.join(f'{number} {result}' for result, number in counts.items())}; saved in {path}"

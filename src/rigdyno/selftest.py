@@ -1,0 +1,199 @@
+"""Every path that this rig's devices can take, each taken once, at a small size: the ordinary runs, made short."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from msgspec.structs import replace
+
+from rigdyno import __version__, api, catalogue
+from rigdyno.clock import Clock, utc_now
+from rigdyno.errors import NothingMeasured, RigdynoError, UsageError
+from rigdyno.plan.build import option_types
+from rigdyno.plan.duel import DuelRequest, expand_duel
+from rigdyno.plan.expand import expand
+from rigdyno.plan.load import Request
+from rigdyno.plan.preflight import look
+from rigdyno.schema.diagnosis import Diagnosis
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import ranks_among
+from rigdyno.schema.record import Completed, Failed, RunHead, Skipped
+from rigdyno.schema.selftest import Result, Tried
+from rigdyno.schema.spec import Budget, Plan, Value
+from rigdyno.store.folder import StoredCell
+from rigdyno.units import seconds_of_ns
+
+SHORT = Budget(seconds=1.0, max_steps=5)
+LOG_LINES = 20
+TRAINED = "mnist_cnn"  # the smallest workload that trains
+
+
+@dataclass(frozen=True)
+class Trial:
+    name: str
+    request: Request | DuelRequest
+
+
+def trials(diagnosis: Diagnosis) -> Iterator[Trial]:
+    """What most users need first: every workload on every device; then several ranks, updates, duels; then choices."""
+    devices = _devices(diagnosis)
+    workloads = [name for name in catalogue.names("workload") if _arrangement(name) == "single"]
+    for device in devices:
+        for name in workloads:
+            yield Trial(f"{name} on {device}", _small(name, device))
+    for device in devices:
+        yield from _together(device)
+        yield from _updates(device)
+    yield _duel(devices[0])
+    for device in devices:
+        for name in workloads:
+            yield from _choices(name, device)
+
+
+def _devices(diagnosis: Diagnosis) -> list[str]:
+    """One of each kind, the best first, and the CPU."""
+    kinds = dict.fromkeys(each.device_kind for each in diagnosis.system.accelerators)
+    return [*kinds, "cpu"]
+
+
+def _arrangement(workload: str) -> str:
+    arrangement: str = catalogue.load("workload", workload).arrangement
+    return arrangement
+
+
+def _small(name: str, device: str, options: Mapping[str, Value] | None = None) -> Request:
+    small = catalogue.load("workload", name).small
+    return Request(target=name, device=device, options={**small, **(options or {})})
+
+
+def _together(device: str) -> Iterator[Trial]:
+    for name in catalogue.names("arrangement"):
+        if name != "single":
+            yield Trial(f"2 ranks by {name} on {device}", replace(_small(TRAINED, device), arrangement=name, ranks=2))
+    for name in catalogue.names("workload"):
+        if _arrangement(name) != "single":
+            yield Trial(f"{name} of 2 ranks on {device}", replace(_small(name, device), ranks=2))
+
+
+def _updates(device: str) -> Iterator[Trial]:
+    for name in catalogue.names("update"):
+        if name != "plain":
+            yield Trial(f"{name} on {device}", replace(_small(TRAINED, device), update=name))
+
+
+def _duel(device: str) -> Trial:
+    arm = _small("tensor_add", device)
+    return Trial(f"a duel on {device}", DuelRequest(a=arm, b=arm, budget_seconds=60.0))
+
+
+def _choices(name: str, device: str) -> Iterator[Trial]:
+    """Every value of every option that has a few: precisions, layouts, variants."""
+    entry = catalogue.load("workload", name)
+    defaults = {field.name: field.default for field in dataclasses.fields(entry)}
+    for option, kind in option_types(entry).items():
+        values: Sequence[Value] = (
+            get_args(kind) if get_origin(kind) is Literal else (True, False) if kind is bool else ()
+        )
+        for value in values:
+            if value != {**defaults, **entry.small}[option]:
+                yield Trial(f"{name} {option}={value} on {device}", _small(name, device, {option: value}))
+
+
+class Bench:
+    """Where trials are made: a store that is thrown away, and a time that isn't exceeded by much."""
+
+    def __init__(self, diagnosis: Diagnosis, store: Path, clock: Clock, seconds: float) -> None:
+        self._diagnosis, self._store, self._clock = diagnosis, store, clock
+        self._began_ns, self._seconds = clock.now_ns(), seconds
+
+    def tried(self, trial: Trial) -> Tried:
+        began_ns = self._clock.now_ns()
+        if seconds_of_ns(began_ns - self._began_ns) > self._seconds:
+            return Tried(name=trial.name, result="not tried", words="the time was up")
+        result, words, log = self._outcome(trial)
+        took = round(seconds_of_ns(self._clock.now_ns() - began_ns), 2)
+        return Tried(name=trial.name, result=result, seconds=took, words=words, log=log)
+
+    def _outcome(self, trial: Trial) -> tuple[Result, str, tuple[str, ...]]:
+        try:
+            head = self._head(trial.request)
+            with api.sessions(head) as opened:
+                finished = api.carry_out(api.start(head, self._store), head, opened=opened)
+        except (UsageError, NothingMeasured) as error:
+            return "can't run here", str(error), ()
+        except RigdynoError as error:
+            return "fails", str(error), ()
+        return _judged(finished.cells)
+
+    def _head(self, request: Request | DuelRequest) -> RunHead:
+        """The machine was looked at once for all of them."""
+        system, resources = self._diagnosis.system, look(self._diagnosis.system)
+        if isinstance(request, DuelRequest):
+            plan = expand_duel(request, system, "cpu", resources)
+        else:
+            plan = expand(request, system, "cpu", resources)
+        return RunHead(
+            rigdyno_version=__version__,
+            created_at=utc_now().isoformat(timespec="seconds"),
+            plan=_shortened(plan),
+            system=system,
+            environment=self._diagnosis.environment,
+        )
+
+
+def _shortened(plan: Plan) -> Plan:
+    """A few steps of each cell; of a duel one pair."""
+    cells = tuple(
+        replace(cell, spec=replace(cell.spec, budget=SHORT))
+        for cell in plan.cells
+        if cell.pair in (None, 1) and not cell.spare
+    )
+    return replace(plan, cells=cells, budget_seconds=None)
+
+
+def _judged(cells: Sequence[StoredCell]) -> tuple[Result, str, tuple[str, ...]]:
+    for cell in cells:
+        outcome = cell.record.outcome
+        if isinstance(outcome, Failed):
+            return "fails", f"{outcome.kind} ({outcome.phase}): {outcome.message}", _log(cell)
+        if isinstance(outcome, Skipped):
+            return "can't run here", outcome.reason, ()
+        if isinstance(outcome, Completed) and outcome.quality.correct is False:
+            return "fails", "what it computed is wrong", ()
+        if isinstance(outcome, Completed) and outcome.quality.loss_finite is False:
+            return "fails", "its loss is not a number", ()
+    return "works", "", ()
+
+
+def _log(cell: StoredCell) -> tuple[str, ...]:
+    lines: list[str] = []
+    for rank in ranks_among(cell.record.participants):
+        path = CellFolder(cell.folder).participant(rank.id).log
+        if path.exists():
+            lines += path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+    return tuple(lines)
+
+
+def without_names(text: str, store: Path) -> str:
+    """Without what tells whose machine it is: its name, the user's, and the folders that hold them."""
+    private = {
+        str(store): "STORE", str(Path.cwd()): "FOLDER", str(Path.home()): "HOME",
+        socket.gethostname(): "HOST", socket.gethostname().partition(".")[0]: "HOST", _user(): "USER",
+    }  # fmt: skip
+    for name in sorted(private, key=len, reverse=True):
+        if len(name) > 2:  # '/', or a user called 'a', stands in everything
+            text = text.replace(name, private[name])
+    return text
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return ""
