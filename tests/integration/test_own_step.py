@@ -76,7 +76,7 @@ def test_every_way_to_fail_is_told_apart_and_the_next_cell_runs(folder):
     assert {how: (outcome.kind, outcome.message) for how, outcome in outcomes.items()} == ENDINGS
     shown = " ".join(answer.stdout.split())
     for how, (kind, message) in ENDINGS.items():
-        assert f"how={how}: {kind.replace('_', ' ')} while in " in shown
+        assert f"how {how}: {kind.replace('_', ' ')} while in " in shown
         assert f": {message} (log: " in shown
     assert shown.count("FAILED") == len(ENDINGS)
     stored = rigdyno("report", cwd=folder)

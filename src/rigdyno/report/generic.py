@@ -14,7 +14,7 @@ from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, T
 from rigdyno.suites._soak import TITLE, soak_columns, soak_entries
 from rigdyno.units import rate_unit, show_bytes, show_percent
 
-WHAT = Column(key="what", title="what", numeric=False, identifies=True)
+WHAT = Column(key="what", title="what", numeric=False)
 KIND = Column(key="kind", title="kind", numeric=False, identifies=True)
 FIGURES = (
     Column(key="steps", title="steps", metric=STEP_RATE),
@@ -87,8 +87,8 @@ def _entry(value: Value) -> Entry:
 
 
 def _one_unit(measurements: Sequence[Measurement]) -> str | None:
-    """Of all their rates; None: they have several."""
-    units = {rate_unit(measurement.facts.unit) for measurement in measurements}
+    """Of all their rates; None: they have several. What gave no figure doesn't know its unit."""
+    units = {rate_unit(measurement.facts.unit) for measurement in measurements if measurement.kinds}
     return units.pop() if len(units) == 1 else None
 
 

@@ -74,12 +74,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(column for number, column in enumerate(self.columns) if number == 0 or column.identifies)
 
     def name_of(self, row: Row) -> str:
-        """By the first column and all others that identify it: 'nodes 1, GPUs 2'."""
-        named = [(column.title, row.entries.get(column.key)) for column in self.identifying]
-        said = [(title, entry, text) for title, entry in named if (text := _plain(entry))]
-        if len(said) == 1 and isinstance(said[0][1], Text):
-            return said[0][2]
-        return ", ".join(f"{title} {text}" for title, _, text in said)
+        """By the first column, which may speak for itself, and all that identify it: 'nodes 1, GPUs 2'."""
+        named = [(column, _plain(row.entries.get(column.key))) for column in self.identifying]
+        return ", ".join(f"{column.title} {text}" if column.identifies else text for column, text in named if text)
 
 
 def _plain(entry: Entry | None) -> str:
