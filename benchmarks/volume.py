@@ -276,9 +276,8 @@ class Promises:
             self.small, self.large = (infer(where, size, features=NARROW, memory="2GB") for size in sizes)
 
     def bars(self) -> list[Bar]:
-        summary, plan = self.run.report["summary"], self.run.report["plan"]
-        other = 1 - summary["predict_seconds"] / summary["wall_seconds"]
-        memory = self.run.peak_bytes / plan["memory_bytes"]
+        other = 1 - self.run.totals["predicting"] / self.run.totals["time"]
+        memory = self.run.peak_bytes / self.run.plan["memory_bytes"]
         pace = self.large.seconds_per_voxel / self.small.seconds_per_voxel
         return [
             Bar("time that isn't predicting", other, other, other, "share", 0.05),
@@ -290,13 +289,14 @@ class Promises:
 
 @dataclass(frozen=True)
 class Ran:
-    report: dict
+    totals: dict  # by name
+    plan: dict
     peak_bytes: int
 
     @property
     def seconds_per_voxel(self) -> float:
         """Halo counted: for each product that had to be computed."""
-        return self.report["summary"]["predict_seconds"] / self.report["plan"]["products"]
+        return self.totals["predicting"] / self.plan["products"]
 
 
 def infer(where: Path, edge: int, *, features: str, memory: str) -> Ran:
@@ -305,6 +305,7 @@ def infer(where: Path, edge: int, *, features: str, memory: str) -> Ran:
         _store(source, edge)
     command = [sys.executable, "-m", "rigdyno", "infer", source, output, "--model", "unet3d", "--json"]
     command += ["--set", f"features={features}", "--memory", memory, "--halo", "16", "--backend", "torch"]
+    command += ["--out", where / "runs"]
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         peak = 0
@@ -313,7 +314,10 @@ def infer(where: Path, edge: int, *, features: str, memory: str) -> Ran:
         answer = child.stdout.read()
     if child.returncode:
         sys.exit(f"rigdyno infer ended with {child.returncode}")
-    return Ran(json.loads(answer), peak)
+    plan = json.loads((output / ".rigdyno" / "plan.json").read_text())["plan"]["plan"]
+    rows = [row["entries"] for table in json.loads(answer)["tables"] for row in table["rows"]]
+    totals = {row["what"]["text"]: row["total"]["value"] for row in rows if "total" in row}
+    return Ran(totals, plan, peak)
 
 
 def _most_resident(process: int) -> int:

@@ -26,8 +26,9 @@ from rigdyno.schema.view import View
 
 if TYPE_CHECKING:
     from rigdyno.engines.blockwise import Done, Inference, Plan
+    from rigdyno.engines.blockwise.journal import Counts
     from rigdyno.runner.block_run import BlockRun
-    from rigdyno.schema.record import RunHead
+    from rigdyno.schema.record import Facts, RunHead
 
 WAITING = "rigdyno: another process is making the plan"
 
@@ -60,6 +61,15 @@ class End:
     def gave_numbers(self) -> bool:
         return self.done is None or not self.done.not_numbers
 
+    @property
+    def before(self) -> Counts:
+        assert self.run.before is not None
+        return self.run.before
+
+    def facts(self) -> Facts:
+        assert self.run.summary is not None
+        return facts_of(self.before, self.run.summary, self.done)
+
 
 def only_plan(inference: Inference, manner: Manner) -> int:
     plan = inference.plan()
@@ -76,14 +86,14 @@ def run(inference: Inference, manner: Manner) -> int:
 
     with termination_as_interrupt():
         end = _carried_out(inference, manner)
-        view = _recorded(end)
+        path = end.run.end(end.error, end.facts(), correct=None if end.gave_numbers else False)
     if isinstance(end.error, KeyboardInterrupt):
         raise Interrupted(f"interrupted; {_how_to_go_on(inference)}")
     if isinstance(end.error, BlockwiseError):
         raise end.error
     if manner.as_json or not manner.is_silent(inference) or end.is_failed or not end.gave_numbers:
-        shown = _with_the_volume(view, end, inference)
-        click.echo(view_text(shown, as_json=manner.as_json, quiet=manner.quiet), nl=False)
+        view = _with_the_volume(_view(path, end), end, inference)
+        click.echo(view_text(view, as_json=manner.as_json, quiet=manner.quiet), nl=False)
     return EXIT_FAILED if end.is_failed else EXIT_DONE
 
 
@@ -131,17 +141,12 @@ def _once(call: Callable[[], None]) -> Callable[[], None]:
     return lambda: next(calls, lambda: None)()
 
 
-def _recorded(end: End) -> View:
+def _view(path: Path | None, end: End) -> View:
     from rigdyno import api
 
-    before, summary = end.run.before, end.run.summary
-    assert before is not None
-    assert summary is not None
-    facts = facts_of(before, summary, end.done)
-    path = end.run.end(end.error, facts, correct=None if end.gave_numbers else False)
     if path is not None:
         return api.load(path).view()
-    return view_without_record(facts, nothing_left=not before.to_do and not before.failed)
+    return view_without_record(end.facts(), nothing_left=not end.before.to_do and not end.before.failed)
 
 
 def _with_the_volume(view: View, end: End, inference: Inference) -> View:

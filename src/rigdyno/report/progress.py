@@ -11,7 +11,7 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, ProgressColumn, TextColumn
+from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 from rigdyno.contracts import Observer, Progress
@@ -28,18 +28,6 @@ def observer_for(stream: TextIO | None = None, *, quiet: bool = False) -> Observ
     if quiet:
         return Silent()
     return Bar(stream) if stream.isatty() else Lines(stream)
-
-
-def bar_on(stream: TextIO, *columns: ProgressColumn) -> RichProgress:
-    """Gone when it is over, drawn only when told to; the task's field `figures` stands behind the percentage."""
-    return RichProgress(
-        *columns,
-        TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[figures]}"),
-        console=Console(file=stream, highlight=False),
-        auto_refresh=False,
-        transient=True,
-    )
 
 
 class Silent:
@@ -154,7 +142,15 @@ class Lines(_Counting):
 class Bar(_Counting):
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
-        self._bar = bar_on(stream, TextColumn("{task.description}"), BarColumn(bar_width=16))
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[figures]}"),
+            console=Console(file=stream, highlight=False),
+            auto_refresh=False,  # drawn only when told to
+            transient=True,
+        )
         self._task = self._bar.add_task("", total=1.0, figures="")
 
     def planned(self, plan: Plan, folder: Path) -> None:
