@@ -48,7 +48,7 @@ KINDS = {
             "build",
         ),
     ),
-    "update": Kind("updates", has=("framework", "requires", "refuses", "prepare")),
+    "update": Kind("updates", has=("framework", "requires", "private", "refuses", "prepare")),
     "arrangement": Kind("arrangements", has=("launcher", "requires", "refuses", "run")),
     "probe": Kind("probes", has=("availability", "open", "read", "close")),
     "launcher": Kind("launchers", has=("requires", "scope", "open")),

@@ -31,6 +31,11 @@ class Ddp:
     def refuses(self, workload: Workload, update: Update, world_size: int) -> str | None:
         if workload.framework not in ("torch", "any"):
             return f"the arrangement 'ddp' is PyTorch's, and this workload needs {workload.framework}"
+        if update.private:
+            return (
+                "the arrangement 'ddp' averages gradients over the ranks before a private update could clip each "
+                "sample's; try one process: leave out --ranks and --arrangement"
+            )
         return None
 
     def run(self, job: Job) -> Quality:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_type_hints
 
 import msgspec
@@ -12,7 +12,7 @@ from rigdyno import catalogue
 from rigdyno.contracts import Arrangement, Scope, Update, Workload
 from rigdyno.errors import BadValue, UnknownName
 from rigdyno.schema.record import UNNAMED
-from rigdyno.schema.spec import RunSpec, Value
+from rigdyno.schema.spec import OF_UPDATE, RunSpec, Value
 
 OWN_LOOP = "own_loop"  # stands where a launcher's name would: the user's script launched it
 
@@ -22,7 +22,8 @@ def workload_of(spec: RunSpec) -> Workload:
         return function_workload(spec.workload, spec.options)
     kind = catalogue.load("workload", spec.workload)
     catalogue.demand(kind.requires, f"workload {spec.workload}")
-    return cast(Workload, configured(kind, spec.workload, spec.resolved))
+    own = {name: value for name, value in spec.resolved.items() if not name.startswith(OF_UPDATE)}
+    return cast(Workload, configured(kind, spec.workload, own))
 
 
 def benchmark_version(spec: RunSpec) -> int:
@@ -35,7 +36,8 @@ def benchmark_version(spec: RunSpec) -> int:
 def update_of(spec: RunSpec) -> Update:
     kind = catalogue.load("update", spec.update)
     catalogue.demand(kind.requires, f"update {spec.update}")
-    return cast(Update, kind())
+    own = {n.removeprefix(OF_UPDATE): value for n, value in spec.resolved.items() if n.startswith(OF_UPDATE)}
+    return cast(Update, configured(kind, spec.update, own))
 
 
 def arrangement_of(spec: RunSpec) -> Arrangement:
@@ -85,6 +87,23 @@ def configured(kind: type, name: str, options: Mapping[str, Value]) -> Any:
 def option_types(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def known_options(workload: str, update: str) -> dict[str, Any]:
+    """All that can be set where this workload is trained by this update, with the types."""
+    of_update = option_types(catalogue.load("update", update))
+    return {
+        **option_types(catalogue.load("workload", workload)),
+        **{OF_UPDATE + name: wanted for name, wanted in of_update.items()},
+    }
+
+
+def unknown_option(key: str, workload: str, update: str, beside: Iterable[str] = ()) -> UnknownName:
+    """`beside`: what else can be set there."""
+    of_update = key.startswith(OF_UPDATE)
+    known = [name for name in known_options(workload, update) if name.startswith(OF_UPDATE) == of_update]
+    owner = f"the update {update}" if of_update else workload
+    return UnknownName(f"option of {owner}", key, (*known, *beside))
 
 
 def converted(value: Value, wanted: Any, key: str, *, text: bool = False) -> Value:

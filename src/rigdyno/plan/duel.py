@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from rigdyno import catalogue
-from rigdyno.errors import BadValue, UnknownName, UsageError
-from rigdyno.plan.build import option_types, workload_of
+from rigdyno.errors import BadValue, UsageError
+from rigdyno.plan.build import known_options, unknown_option, workload_of
 from rigdyno.plan.expand import expand, plan_name
 from rigdyno.plan.load import Request
 from rigdyno.plan.pairs import (
@@ -48,7 +48,7 @@ def arm_request(common: Request, settings: Mapping[str, Value], flag: str, *, te
     """What both arms have in common, with the settings of one; `text`: as they came from a command line."""
     own = {key: _typed(key, settings[key], flag) for key in ARM_KEYS if key in settings}
     options = {key: value for key, value in settings.items() if key not in ARM_KEYS}
-    _require_known(common.target, options)
+    _require_known(common.target, own.get("update", common.update), options)
     return msgspec.structs.replace(
         common,
         **own,
@@ -66,14 +66,14 @@ def _typed(key: str, value: Value, flag: str) -> Any:
         raise BadValue(f"{flag} {key} must be {wanted}, not {value!r}") from None
 
 
-def _require_known(target: str, options: Iterable[str]) -> None:
+def _require_known(target: str, update: str, options: Iterable[str]) -> None:
     """A misspelt 'thread' means the arm's own setting, which the workload doesn't know of."""
     if target not in catalogue.names("workload"):
         return
-    known = (*option_types(catalogue.load("workload", target)), *ARM_KEYS)
+    known = known_options(target, update)
     for key in options:
         if key not in known:
-            raise UnknownName(f"option of {target}", key, known)
+            raise unknown_option(key, target, update, beside=ARM_KEYS)
 
 
 def expand_duel(request: DuelRequest, system: System, device: str, resources: Resources) -> Plan:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.record import Completed
 from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Number, Plot, Presentation, Row, Table, Text
 from rigdyno.units import rate_unit, show_percent
@@ -30,7 +31,10 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
         title=", ".join(workloads) or "no figures",
         tables=(Table(title=_settings(measurements), columns=COLUMNS, rows=tuple(rows), notes=tuple(notes)),),
         plots=tuple(_soak_plot(m) for m in measurements if m.soak is not None),
-        closing=tuple(_held(m) for m in measurements if m.soak is not None),
+        closing=(
+            *(_held(m) for m in measurements if m.soak is not None),
+            *_epsilons(list(zip(names, measurements, strict=True))),
+        ),
     )
 
 
@@ -59,6 +63,8 @@ def _settings(measurements: Sequence[Measurement]) -> str:
     first = measurements[0].spec
     same = [key for key in _keys(measurements) if len({m.spec.options.get(key) for m in measurements}) == 1]
     parts = [f"{key}={first.options[key]}" for key in same]
+    if first.update != "plain" and all(m.spec.update == first.update for m in measurements):
+        parts.insert(0, f"update {first.update}")
     parts += [f"device {first.device}"]
     if first.threads is not None:
         parts.append(f"{first.threads} thread{'s' if first.threads != 1 else ''}")
@@ -123,3 +129,14 @@ def _held(measurement: Measurement) -> str:
     if measurement.soak.fell:
         return f"It fell: {rates}{kept}, but other load or a short soak may be why."
     return f"It held: {rates}{kept}."
+
+
+def _epsilons(named: Sequence[tuple[str, Measurement]]) -> Iterator[str]:
+    """What was spent of privacy, by the process that took the most steps."""
+    for name, measurement in named:
+        outcomes = [record.outcome for record in measurement.records]
+        found = [each.quality.epsilon for each in outcomes if isinstance(each, Completed)]
+        spent = [epsilon for epsilon in found if epsilon is not None]
+        if spent:
+            delta = measurement.spec.resolved.get("update.delta")
+            yield f"{name}: epsilon {max(spent):.3g} at delta {delta}, for all steps of a process, warm-up included."

@@ -11,6 +11,7 @@ from rigdyno.schema.participant import Participant
 
 Value = bool | int | float | str
 
+OF_UPDATE = "update."  # what names of options begin with that are the update's, among those of the workload
 
 ROWS_FOR_A_VERDICT = 10  # the order-statistic interval of a median needs 6 for 95 %; ten leave room for a hiccup or two
 
