@@ -99,11 +99,12 @@ def known_options(workload: str, update: str) -> dict[str, Any]:
 
 
 def unknown_option(key: str, workload: str, update: str, beside: Iterable[str] = ()) -> UnknownName:
-    """`beside`: what else can be set there."""
-    of_update = key.startswith(OF_UPDATE)
-    known = [name for name in known_options(workload, update) if name.startswith(OF_UPDATE) == of_update]
-    owner = f"the update {update}" if of_update else workload
-    return UnknownName(f"option of {owner}", key, (*known, *beside))
+    """`beside`: what else can be set where options of the workload can."""
+    known = known_options(workload, update)
+    if key.startswith(OF_UPDATE):
+        of_update = [name for name in known if name.startswith(OF_UPDATE)]
+        return UnknownName(f"option of the update {update}", key, of_update)
+    return UnknownName(f"option of {workload}", key, (*known, *beside))
 
 
 def converted(value: Value, wanted: Any, key: str, *, text: bool = False) -> Value:
