@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 NO_EPSILON = (
-    "no epsilon: the workload gives batches without the data set that they are drawn from, so they can't be sampled "
-    "as its accounting assumes; clipping and noise are those of private training"
+    "no epsilon: the workload has no data set of known size to draw Poisson batches from; it was clipped, and given "
+    "noise, as if it had"
 )
 
 
