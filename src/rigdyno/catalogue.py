@@ -52,7 +52,7 @@ KINDS = {
             "build",
         ),
     ),
-    "update": Kind("updates", has=("framework", "requires", "refuses", "prepare")),
+    "update": Kind("updates", has=("framework", "requires", "private", "refuses", "prepare")),
     "arrangement": Kind("arrangements", has=("launcher", "framework", "roles", "requires", "refuses", "run")),
     "framework": Kind(
         "frameworks",

@@ -78,15 +78,28 @@ def no_mark(phase: str) -> None:
     """Where nobody wants to know."""
 
 
+@dataclass(frozen=True)
+class Samples:
+    """The data set behind the batches, for an update that draws its own."""
+
+    count: int
+    batch_size: int
+    pick: Callable[[Sequence[int]], tuple[Any, Any]]  # samples by their numbers, maybe none -> inputs and targets
+
+
 @dataclass(kw_only=True)
 class Training:
-    """A model and its data, for an update to train and an arrangement to share out."""
+    """A model and its data, for an update to train and an arrangement to share out.
+
+    An update that prepares it may put batches of its own there, what it settled, notes and epsilon."""
 
     model: Any
     loss: Callable[[Any, Any], Any]  # (outputs, targets) -> mean over the samples
     optimizer: Callable[[Any], Any]  # parameters -> optimizer
     batches: Iterator[tuple[Any, Any]]  # endless
+    samples: Samples | None = None  # None: a stream, or batches without a data set of known size
     accuracy: Callable[[], float | None] | None = None
+    epsilon: Callable[[], float] | None = None  # what all steps together cost, asked when all is over
     per_item: Mapping[str, float] = field(default_factory=dict)
     settled: Mapping[str, Value] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -158,6 +171,7 @@ class Update(Protocol):
 
     framework: ClassVar[str]  # of the workloads that it can train
     requires: ClassVar[tuple[Requirement, ...]]
+    private: ClassVar[bool]  # bounds what one sample can change: nobody may sum its gradients before it has
 
     def refuses(self, workload: Workload) -> str | None: ...
 

@@ -44,7 +44,8 @@ def train(training: Training, train_step: TrainStep, meter: Meter) -> Quality:
         mark("data")
         loss = train_step(inputs, targets)
         meter.step(len(targets))
-        (first if len(first) < _LOSSES_KEPT else last).append(loss)
+        if len(targets):  # a batch that is drawn at random may be empty, and has no loss
+            (first if len(first) < _LOSSES_KEPT else last).append(loss)
     return _quality([float(loss) for loss in first], [float(loss) for loss in last], training)
 
 
@@ -55,6 +56,7 @@ def _quality(first: Sequence[float], last: Sequence[float], training: Training) 
         first_loss=fmean(first) if last else None,
         last_loss=fmean(last) if last else None,
         accuracy=training.accuracy() if training.accuracy else None,
+        epsilon=training.epsilon() if training.epsilon else None,
     )
 
 

@@ -33,6 +33,11 @@ class Ddp:
     broadcast_buffers: bool = True  # PyTorch's default: the first rank's running statistics, before every forward pass
 
     def refuses(self, workload: Workload, update: Update, spec: RunSpec) -> str | None:
+        if update.private:
+            return (
+                "the arrangement 'ddp' averages gradients over the ranks before a private update could clip each "
+                "sample's; try one process: leave out --ranks and --arrangement"
+            )
         return None
 
     def run(self, job: Job) -> Quality:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, cast, get_type_hints
 
@@ -13,7 +13,7 @@ from rigdyno import catalogue
 from rigdyno.contracts import ANY_FRAMEWORK, DEFAULT_FRAMEWORK, Arrangement, Framework, Scope, Update, Workload
 from rigdyno.errors import BadValue, UnknownName
 from rigdyno.schema.record import UNNAMED
-from rigdyno.schema.spec import INFER, OWN_LOOP, RunSpec, Value
+from rigdyno.schema.spec import INFER, OF_UPDATE, OWN_LOOP, RunSpec, Value
 
 
 def workload_of(spec: RunSpec) -> Workload:
@@ -21,7 +21,8 @@ def workload_of(spec: RunSpec) -> Workload:
         return function_workload(spec.workload, spec.options)
     kind = catalogue.load("workload", spec.workload)
     catalogue.demand(kind.requires, f"workload {spec.workload}")
-    return cast(Workload, configured(kind, spec.workload, spec.resolved))
+    own = {name: value for name, value in spec.resolved.items() if not name.startswith(OF_UPDATE)}
+    return cast(Workload, configured(kind, spec.workload, own))
 
 
 def benchmark_version(spec: RunSpec) -> int:
@@ -34,7 +35,8 @@ def benchmark_version(spec: RunSpec) -> int:
 def update_of(spec: RunSpec) -> Update:
     kind = catalogue.load("update", spec.update)
     catalogue.demand(kind.requires, f"update {spec.update}")
-    return cast(Update, kind())
+    own = {n.removeprefix(OF_UPDATE): value for n, value in spec.resolved.items() if n.startswith(OF_UPDATE)}
+    return cast(Update, configured(kind, spec.update, own))
 
 
 def arrangement_of(spec: RunSpec) -> Arrangement:
@@ -98,6 +100,24 @@ def configured(kind: type, name: str, options: Mapping[str, Value]) -> Any:
 def option_types(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def known_options(workload: str, update: str) -> dict[str, Any]:
+    """All that can be set where this workload is trained by this update, with the types."""
+    of_update = option_types(catalogue.load("update", update))
+    return {
+        **option_types(catalogue.load("workload", workload)),
+        **{OF_UPDATE + name: wanted for name, wanted in of_update.items()},
+    }
+
+
+def unknown_option(key: str, workload: str, update: str, beside: Iterable[str] = ()) -> UnknownName:
+    """`beside`: what else can be set where options of the workload can."""
+    known = known_options(workload, update)
+    if key.startswith(OF_UPDATE):
+        of_update = [name for name in known if name.startswith(OF_UPDATE)]
+        return UnknownName(f"option of the update {update}", key, of_update, key=f"set.{key}")
+    return UnknownName(f"option of {workload}", key, (*known, *beside), key=f"set.{key}")
 
 
 def converted(value: Value, wanted: Any, key: str, *, text: bool = False) -> Value:

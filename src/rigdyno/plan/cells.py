@@ -140,7 +140,7 @@ def _no_such_device(device: str, system: System) -> str | None:
 def _slug(spec: RunSpec) -> str:
     stem = Path(spec.workload).name.replace(".py:", ".") if is_function(spec.workload) else spec.workload
     ranks = [f"x{spec.world_size}"] if spec.world_size > 1 else []
-    words = "-".join(
-        [stem, *ranks, *(str(value) for value in spec.options.values()), *(["largest"] if spec.largest else [])]
-    )
+    update = [spec.update] if spec.update != "plain" else []
+    largest = ["largest"] if spec.largest else []
+    words = "-".join([stem, *update, *ranks, *(str(value) for value in spec.options.values()), *largest])
     return re.sub(r"[^A-Za-z0-9._-]+", "_", words)[:80].strip(".-")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from rigdyno import catalogue
-from rigdyno.errors import BadValue, UnknownName, UsageError
-from rigdyno.plan.build import option_types, workload_of
+from rigdyno.errors import BadValue, UsageError
+from rigdyno.plan.build import known_options, unknown_option, workload_of
 from rigdyno.plan.expand import expand, plan_name
 from rigdyno.plan.load import Request
 from rigdyno.plan.pairs import (
@@ -47,7 +47,7 @@ def arm_request(common: Request, settings: Mapping[str, Value], flag: str, *, te
     """What both arms have in common, with the settings of one; `text`: as they came from a command line."""
     own = {key: OF_ARM[key].read(settings[key], f"{flag} {key}", text=text) for key in OF_ARM if key in settings}
     options = {key: value for key, value in settings.items() if key not in OF_ARM}
-    _require_known(common.target, options)
+    _require_known(common.target, own.get("update", common.update), options)
     return msgspec.structs.replace(
         common,
         **own,
@@ -57,14 +57,14 @@ def arm_request(common: Request, settings: Mapping[str, Value], flag: str, *, te
     )
 
 
-def _require_known(target: str, options: Iterable[str]) -> None:
+def _require_known(target: str, update: str, options: Iterable[str]) -> None:
     """A misspelt 'thread' means the arm's own setting, which the workload doesn't know of."""
     if target not in catalogue.names("workload"):
         return
-    known = (*option_types(catalogue.load("workload", target)), *OF_ARM)
+    known = known_options(target, update)
     for key in options:
         if key not in known:
-            raise UnknownName(f"option of {target}", key, known, key=f"set.{key}")
+            raise unknown_option(key, target, update, beside=OF_ARM)
 
 
 def expand_duel(request: DuelRequest, system: System, device: str, resources: Resources) -> Plan:

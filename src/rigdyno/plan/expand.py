@@ -16,7 +16,7 @@ from rigdyno import catalogue
 from rigdyno.contracts import Suite, SuiteRequest, Wanted
 from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
 from rigdyno.plan.budget import fitted, is_too_short, with_needs
-from rigdyno.plan.build import is_function, option_types, scope_of, usual_arrangement, workload_of
+from rigdyno.plan.build import is_function, known_options, scope_of, update_of, usual_arrangement, workload_of
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.load import Request, placed
 from rigdyno.plan.noise import NoisePlan, noise_plan
@@ -46,6 +46,7 @@ def require_sense(request: Request) -> None:
             for wanted in _of_workload(request, request.device or "cpu", None):
                 with suppress(MissingExtra):  # that is a reason to skip a cell, not a mistake
                     workload_of(wanted.spec)
+                    update_of(wanted.spec)
 
 
 def _expanded(request: Request, system: System, device: str, resources: Resources) -> Plan:
@@ -205,7 +206,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
 
 def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
     """An option that no workload of the suite has is a mistake, not a wish."""
-    known = {key for spec in specs for key in option_types(catalogue.load("workload", spec.workload))}
+    known = {key for spec in specs for key in known_options(spec.workload, spec.update)}
     for key in (*request.options, *request.sweep):
         if key not in known:
             raise UnknownName(f"option in suite {request.target}", key, known, key=f"set.{key}")

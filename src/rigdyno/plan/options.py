@@ -1,4 +1,4 @@
-"""Options of a workload, set and swept: each value of the type that its workload declares."""
+"""Options of a workload and of its update, set and swept: each value of the type that is declared for it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from typing import Any
 import msgspec
 
 from rigdyno import catalogue
-from rigdyno.errors import BadValue, UnknownName, UsageError
-from rigdyno.plan.build import converted, is_function, option_types
+from rigdyno.errors import BadValue, UsageError
+from rigdyno.plan.build import converted, is_function, known_options, unknown_option
 from rigdyno.plan.load import Request
-from rigdyno.schema.spec import RunSpec, Value
+from rigdyno.schema.spec import OF_UPDATE, RunSpec, Value
 
 LARGEST = "largest"  # instead of a whole number
 
 
 def varied(base: RunSpec, request: Request, *, only_known: bool = False) -> Iterator[RunSpec]:
     """The base with the set options, once for every combination of the swept ones."""
-    types = {} if is_function(base.workload) else option_types(catalogue.load("workload", base.workload))
-    defaults = catalogue.defaults("workload", base.workload)
+    types = {} if is_function(base.workload) else known_options(base.workload, base.update)
+    of_update = catalogue.defaults("update", base.update)
+    defaults = {
+        **catalogue.defaults("workload", base.workload),
+        **{OF_UPDATE + name: value for name, value in of_update.items()},
+    }
     mine = [key for key in request.sweep if not only_known or key in types]
     fixed = {key: value for key, value in request.options.items() if not only_known or key in types}
     largest = {key: _allowed(key, request) for key, value in fixed.items() if _is_searched(key, value, types)}
@@ -29,7 +33,7 @@ def varied(base: RunSpec, request: Request, *, only_known: bool = False) -> Iter
         given = {key: value for key, value in fixed.items() if key not in largest} | dict(
             zip(mine, values, strict=True)
         )
-        options = {key: _typed(base.workload, key, value, types, request) for key, value in given.items()}
+        options = {key: _typed(base, key, value, types, request) for key, value in given.items()}
         yield msgspec.structs.replace(
             base, options={**base.options, **options}, defaults=defaults, largest={**base.largest, **largest}
         )
@@ -59,12 +63,12 @@ def require_searched(request: Request) -> None:
         )
 
 
-def _typed(workload: str, key: str, value: Value, types: dict[str, Any], request: Request) -> Value:
+def _typed(base: RunSpec, key: str, value: Value, types: dict[str, Any], request: Request) -> Value:
     text = key in request.text_keys
-    if is_function(workload):
+    if is_function(base.workload):
         return _storable(key, _literal(value) if text else value)
     if key not in types:
-        raise UnknownName(f"option of {workload}", key, types, key=f"set.{key}")
+        raise unknown_option(key, base.workload, base.update)
     return _storable(key, converted(value, types[key], key, text=text))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.schema.estimate import Estimate, Missing, Number
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.metric import COUNT, DEVICE_MEMORY, PEAK_MEMORY, STEP_RATE, STEP_TIME, THROUGHPUT
-from rigdyno.schema.record import Total, fullest
+from rigdyno.schema.record import Completed, Total, fullest
 from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, Text
 from rigdyno.suites._soak import TITLE, soak_columns, soak_entries
@@ -42,7 +42,7 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
             *(totals_table(found.facts.totals) for found in measurements if found.facts.totals),
         ),
         plots=tuple(map(_soak_plot, soaked)),
-        closing=tuple(map(_held, soaked)),
+        closing=(*map(_held, soaked), *_epsilons(measurements, identifying)),
     )
 
 
@@ -110,6 +110,8 @@ def _settings(measurements: Sequence[Measurement]) -> str:
     first = measurements[0].spec
     same = [key for key in _keys(measurements) if len({m.spec.options.get(key) for m in measurements}) == 1]
     parts = [f"{key}={first.options[key]}" for key in same]
+    if first.update != "plain" and all(m.spec.update == first.update for m in measurements):
+        parts.insert(0, f"update {first.update}")
     parts += [f"device {first.device}"]
     if first.threads is not None:
         parts.append(f"{first.threads} thread{'s' if first.threads != 1 else ''}")
@@ -201,3 +203,17 @@ def _held(measurement: Measurement) -> str:
     if measurement.soak.fell:
         return f"It fell: {rates}{kept}, but other load or a short soak may be why."
     return f"It held: {rates}{kept}."
+
+
+def _epsilons(measurements: Sequence[Measurement], identifying: Sequence[Column]) -> Iterator[str]:
+    """What was spent of privacy, by the process that took the most steps."""
+    differing = [column.title for column in identifying if column not in (WHAT, KIND)]
+    for measurement in measurements:
+        traits = _traits(measurement)
+        name = ", ".join(f"{key} {traits[key]}" for key in differing if key in traits) or measurement.spec.workload
+        outcomes = [record.outcome for record in measurement.records]
+        found = [each.quality.epsilon for each in outcomes if isinstance(each, Completed)]
+        spent = [epsilon for epsilon in found if epsilon is not None]
+        if spent:
+            delta = measurement.spec.resolved.get("update.delta")
+            yield f"{name}: epsilon {max(spent):.3g} at delta {delta}, for all steps of a process, warm-up included."

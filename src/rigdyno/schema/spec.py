@@ -14,6 +14,7 @@ Value = bool | int | float | str
 
 # Stand where a launcher's name would: a user's own script ran it, or `rigdyno infer` did. Nobody else can run it again.
 OWN_LOOP, INFER = "own_loop", "infer"
+OF_UPDATE = "update."  # what names of options begin with that are the update's, among those of the workload
 
 WARM_UP_ROWS = 5  # the least
 ROWS_FOR_A_VERDICT = 10  # the order-statistic interval of a median needs 6 for 95 %; ten leave room for a hiccup or two

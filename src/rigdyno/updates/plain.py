@@ -19,6 +19,7 @@ class Plain:
 
     framework: ClassVar[str] = "torch"
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
+    private: ClassVar[bool] = False
 
     def refuses(self, workload: Workload) -> str | None:
         return None

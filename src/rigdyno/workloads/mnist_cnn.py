@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rigdyno.contracts import CannotRun, Options, Place, Requirement, Training
+from rigdyno.contracts import CannotRun, Options, Place, Requirement, Samples, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads import _mnist
 from rigdyno.workloads._options import number_between, text, whole_number
@@ -70,11 +70,13 @@ class MnistCnn:
         torch.manual_seed(place.seed)  # every rank begins with the same parameters
         model = _network().to(place.device)
         torch.manual_seed(place.seed + place.rank)  # but drops out on its own
+        images, labels = _on_device(mine, place.device)
         return Training(
             model=model,
             loss=torch.nn.functional.nll_loss,
             optimizer=self._optimizer,
-            batches=_batches(_on_device(mine, place.device), self.batch_size, place.seed + place.rank),
+            batches=_batches((images, labels), self.batch_size, place.seed + place.rank),
+            samples=Samples(len(labels), self.batch_size, lambda chosen: (images[chosen], labels[chosen])),
             accuracy=_accuracy(model, _on_device(test, place.device)),
             notes=self._notes(),
         )

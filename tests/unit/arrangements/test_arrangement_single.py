@@ -106,6 +106,24 @@ def test_the_losses_at_both_ends_are_averaged():
     assert quality.loss_finite is True
 
 
+def test_an_empty_batch_has_no_loss():
+    told, quality = run(training([4, 0, 4, 0, 4]), 5, ScriptedUpdate([1.0, math.nan, 2.0, math.nan, 3.0]))
+    assert [items for _, items in told] == [4, 0, 4, 0, 4]
+    assert quality.loss_finite is True
+
+
+def test_what_was_spent_of_privacy_is_asked_when_all_is_over():
+    shared, steps = training([1] * 3), []
+
+    class Private(ScriptedUpdate):
+        def prepare(self, training, place, collective):
+            training.epsilon = lambda: float(len(steps))
+            return lambda inputs, targets: steps.append(1) or 0.0
+
+    assert run(shared, 3, Private([]))[1].epsilon == 3.0
+    assert run(training([1]), 1, ScriptedUpdate([0.0]))[1].epsilon is None
+
+
 def test_no_loss_is_read_before_the_end():
     reads, meter_ended = [], []
 

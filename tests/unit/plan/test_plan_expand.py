@@ -485,7 +485,11 @@ class TestAsLargeAsFits:
     @pytest.mark.parametrize(
         ("fields", "said", "key"),
         [
-            ({"options": {"size": "largest"}}, "size=largest needs to know what may be filled; add --memory", "set.size"),
+            (
+                {"options": {"size": "largest"}},
+                "size=largest needs to know what may be filled; add --memory",
+                "set.size",
+            ),
             ({"memory_bytes": 10**9}, "--memory is what an option set to 'largest' may fill", "memory"),
             ({"options": {"variant": "largest"}, "memory_bytes": 10**9}, "variant must be one of", "set.variant"),
         ],
@@ -496,7 +500,5 @@ class TestAsLargeAsFits:
         assert caught.value.key == key
 
     def test_more_memory_than_is_free_is_refused(self):
-        with pytest.raises(BadValue, match="needs 2.00 GB of memory, 1.00 GB are free"):
-            expanded(
-                resources=Resources(available_bytes=10**9), options={"size": "largest"}, memory_bytes=2 * 10**9
-            )
+        with pytest.raises(BadValue, match=r"needs 2\.00 GB of memory, 1\.00 GB are free"):
+            expanded(resources=Resources(available_bytes=10**9), options={"size": "largest"}, memory_bytes=2 * 10**9)

@@ -19,7 +19,7 @@ from rigdyno.report.show import run_text
 from rigdyno.report.view import overall, rig_line, with_columns
 from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
 from rigdyno.schema.measured import KindFigures, Measurement, Soak
-from rigdyno.schema.record import Completed, DeviceMemory, Facts, Failed, Skipped
+from rigdyno.schema.record import Completed, DeviceMemory, Facts, Failed, Quality, Skipped
 from rigdyno.schema.spec import Cell, Plan, RunSpec
 from rigdyno.schema.system import Environment
 from rigdyno.schema.view import Plot, Published, Share, Text
@@ -280,6 +280,20 @@ def test_rows_are_named_by_what_differs():
     assert [row.entries["by_size"] for row in table.rows] == [Number(value=1), Number(value=2)]
     assert [table.name_of(row) for row in table.rows] == ["size 1", "size 2"]
     assert generic.presentation([]).tables[0].title == "nothing was measured"
+
+
+def test_a_private_update_is_named_and_what_it_spent():
+    spec = RunSpec(workload="mnist_cnn", update="dp_fast", defaults={"update.delta": 1e-5})
+    outcomes = [Completed(quality=Quality(epsilon=epsilon)) for epsilon in (0.1234, 0.25)]
+    records = tuple(a_record(spec, outcome=outcome) for outcome in outcomes)
+    found = Measurement(spec=spec, records=records, outcome=outcomes[0], facts=Facts(unit="image"))
+    shown = generic.presentation([found])
+    assert shown.tables[0].title == "update dp_fast, device cpu"
+    assert shown.closing == ("mnist_cnn: epsilon 0.25 at delta 1e-05, for all steps of a process, warm-up included.",)
+    plain = a_measurement(Validity(verdict="VALID"))
+    mixed = generic.presentation([found, plain])
+    assert mixed.tables[0].title == "device cpu"
+    assert len(mixed.closing) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from rigdyno.engines.dp.engine import PrivacyEngine
 from rigdyno.engines.dp.errors import BadSetting, MissingExtra, MixesSamples, NotFinite, PrivacyError, Unprotected
 from rigdyno.engines.dp.examine import replace_batch_norm
 from rigdyno.engines.dp.ledger import Ledger
-from rigdyno.engines.dp.sampling import PoissonLoader, micro_batches, private_loader
+from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader, micro_batches, private_loader
 
 __all__ = [
     "Audit",
     "AuditTask",
     "BadSetting",
     "Epsilon",
+    "GivenBatches",
     "Ledger",
     "MissingExtra",
     "MixesSamples",

@@ -26,8 +26,10 @@ from rigdyno.engines.dp.kernels import usable
 from rigdyno.engines.dp.ledger import Ledger
 from rigdyno.engines.dp.noise import Noise, noise_source
 from rigdyno.engines.dp.ranks import Ranks
-from rigdyno.engines.dp.sampling import PoissonLoader, private_loader
+from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader, private_loader
 from rigdyno.engines.dp.wiring import Wiring
+
+Batches = PoissonLoader | GivenBatches
 
 
 class PrivacyEngine:
@@ -61,20 +63,45 @@ class PrivacyEngine:
         loss_reduction: Reduction = "mean",
     ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
         """The objects given, changed in place; only the loader is a new one, that samples by Poisson."""
-        _refuse_figures(noise_multiplier, max_grad_norm, loss_reduction)
-        if self._training is not None:
-            raise BadSetting("this engine already trains a network; make another engine for another network")
-        refuse(module)
-        _refuse_optimizer(module, optimizer)
+        self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
         ranks = Ranks.here()
         loader = private_loader(
             data_loader, generator=self._generator, secure=self.secure, rank=ranks.rank, ranks=ranks.count
         )
         self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
-        ranks.start_alike(module)
-        bound = Bound(float(max_grad_norm), loss_reduction)
-        self._training = PrivateTraining(self, module, optimizer, loader, noise_multiplier, bound)
+        self._wire(module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction))
         return module, optimizer, loader
+
+    def make_private_with_batches(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        batches: GivenBatches,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        loss_reduction: Reduction = "mean",
+    ) -> tuple[nn.Module, Optimizer, GivenBatches]:
+        """Where the data set behind the batches isn't at hand: the step is the same, and epsilon is a bound far above
+        that of Poisson batches, since nothing is known about how these were drawn."""
+        self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
+        self._wire(module, optimizer, batches, noise_multiplier, Bound(float(max_grad_norm), loss_reduction))
+        return module, optimizer, batches
+
+    def _refuse(
+        self, module: nn.Module, optimizer: Optimizer, noise_multiplier: float, max_grad_norm: float, reduction: str
+    ) -> None:
+        _refuse_figures(noise_multiplier, max_grad_norm, reduction)
+        if self._training is not None:
+            raise BadSetting("this engine already trains a network; make another engine for another network")
+        refuse(module)
+        _refuse_optimizer(module, optimizer)
+
+    def _wire(
+        self, module: nn.Module, optimizer: Optimizer, batches: Batches, noise_multiplier: float, bound: Bound
+    ) -> None:
+        Ranks.here().start_alike(module)
+        self._training = PrivateTraining(self, module, optimizer, batches, noise_multiplier, bound)
 
     def make_private_with_epsilon(
         self,
@@ -129,7 +156,7 @@ class PrivateTraining:
         engine: PrivacyEngine,
         network: nn.Module,
         optimizer: Optimizer,
-        loader: PoissonLoader,
+        loader: Batches,
         noise_multiplier: float,
         bound: Bound,
     ) -> None:

@@ -14,9 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from rigdyno.engines.dp import (
     BadSetting,
+    GivenBatches,
     MixesSamples,
     NotFinite,
     PrivacyEngine,
+    Spent,
     Unprotected,
     micro_batches,
     replace_batch_norm,
@@ -369,6 +371,42 @@ def test_optimizers_that_hold_too_little_or_too_much():
     both = [*net.parameters(), *other.parameters()]
     with pytest.raises(BadSetting, match="aren't the network's"):
         PrivacyEngine().make_private(module=net, optimizer=torch.optim.SGD(both, lr=1.0), **figures())
+
+
+def given(net: nn.Module, batches: list[tuple[Tensor, Tensor]], **figures: float):
+    engine = PrivacyEngine()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    made = engine.make_private_with_batches(
+        module=net,
+        optimizer=optimizer,
+        batches=GivenBatches(batches, BATCH),
+        **{"noise_multiplier": 1e-9, "max_grad_norm": 0.3, **figures},
+    )
+    return engine, *made
+
+
+def test_batches_from_elsewhere_are_trained_on_alike_and_counted_as_if_everybody_were_in_them():
+    net = network()
+    before, start = copy.deepcopy(net), weights(net)
+    inputs, answers = data().tensors
+    engine, net, optimizer, batches = given(net, [(inputs[:30], answers[:30])], noise_multiplier=0.01)
+    for batch in batches:
+        train_step(net, optimizer, *batch)
+    expected = naive_sum(naive_gradients(before, (inputs[:30],), answers[:30]), 0.3) / BATCH
+    assert torch.allclose(start - weights(net), expected.float(), atol=6 * 0.01 * 0.3 / BATCH)
+    assert engine.ledger.spent == [Spent(0.01, 1.0, 1)]
+
+
+def test_batches_from_elsewhere_are_guarded_alike():
+    inputs, answers = data().tensors
+    _, net, optimizer, batches = given(network(), [(inputs[:30], answers[:30])])
+    next(iter(batches))
+    with pytest.raises(Unprotected, match="60 samples went through backward for a batch of 30"):
+        train_step(net, optimizer, inputs[:60], answers[:60])
+    with pytest.raises(BadSetting, match="noise_multiplier is 0"):
+        given(network(), [], noise_multiplier=0)
+    with pytest.raises(MixesSamples):
+        given(nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)), [])
 
 
 def test_an_engine_is_for_one_network():

@@ -1,0 +1,127 @@
+"""Options of an update, set and swept beside the workload's under names such as update.noise_multiplier."""
+
+import pytest
+from msgspec.structs import replace
+
+from rigdyno import catalogue
+from rigdyno.contracts import Unavailable
+from rigdyno.errors import BadValue, UnknownName
+from rigdyno.plan.build import update_of, workload_of
+from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel
+from rigdyno.plan.expand import expand, require_sense
+from rigdyno.plan.load import Request, from_toml
+from rigdyno.plan.preflight import Resources
+from rigdyno.schema.spec import RunSpec
+from rigdyno.updates.dp_fast import DpFast
+from support import a_system
+
+PLENTY = Resources(available_bytes=10**12)
+PRIVATE = Request(target="mnist_cnn", update="dp_fast")
+
+
+def specs(request, **changes):
+    plan = expand(replace(request, **changes), a_system(), "cpu", PLENTY)
+    return [cell.spec for cell in plan.cells]
+
+
+def test_they_reach_the_update_and_the_workload_gets_its_own():
+    options = {"update.noise_multiplier": "2", "update.secure": "true", "batch_size": "32"}
+    (spec,) = specs(PRIVATE, options=options, text_keys=tuple(options))
+    assert spec.options == {"update.noise_multiplier": 2.0, "update.secure": True, "batch_size": 32}
+    assert update_of(spec) == DpFast(noise_multiplier=2.0, secure=True)
+    assert workload_of(spec).batch_size == 32
+
+
+def test_the_others_are_recorded_as_they_were():
+    (spec,) = specs(PRIVATE, options={"update.delta": 1e-6})
+    assert spec.resolved["update.delta"] == 1e-6
+    assert spec.resolved["update.max_grad_norm"] == DpFast().max_grad_norm
+
+
+def test_they_can_be_swept():
+    swept = specs(PRIVATE, sweep={"update.noise_multiplier": (0.5, 1.0)})
+    assert [update_of(spec).noise_multiplier for spec in swept] == [0.5, 1.0]
+    assert len({spec.key() for spec in swept}) == 2
+
+
+def test_a_default_that_is_set_by_hand_is_no_difference():
+    (usual,), (by_hand,) = specs(PRIVATE), specs(PRIVATE, options={"update.noise_multiplier": 1.0})
+    assert usual.key() == by_hand.key()
+
+
+def test_keys_of_ordinary_training_are_those_of_stored_runs():
+    for workload, key in (("mnist_cnn", "e0de6b4fa9d223ce"), ("tensor_add", "8d9adeb0a28355bd")):
+        (spec,) = specs(Request(target=workload))
+        assert spec.key() == key
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"options": {"update.noise": 1.0}}, "no option of the update dp_fast named 'update.noise'; did you mean"),
+        ({"update": "plain", "options": {"update.delta": 1e-5}}, "no option of the update plain named 'update.delta'"),
+        ({"options": {"noise_multiplier": 1.0}}, "no option of mnist_cnn named 'noise_multiplier'; did you mean 'up"),
+        ({"target": "device", "update": "plain", "options": {"update.delta": 1e-5}}, "no option in suite device"),
+    ],
+)
+def test_unknown_ones(changes, words):
+    with pytest.raises(UnknownName, match=words):
+        specs(PRIVATE, **changes)
+
+
+def test_wrong_ones_are_refused_before_a_look_at_the_machine():
+    with pytest.raises(BadValue, match=r"update\.delta must be a number, not 'small'"):
+        require_sense(replace(PRIVATE, options={"update.delta": "small"}))
+    with pytest.raises(BadValue, match=r"update\.noise_multiplier must be a number above 0, not -1\.0"):
+        require_sense(replace(PRIVATE, options={"update.noise_multiplier": -1.0}))
+
+
+def test_a_plan_file_has_them_in_quotes_and_errors_name_the_line(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('target = "mnist_cnn"\nupdate = "dp_fast"\n[set]\n"update.delta" = 1e-6\n')
+    (spec,) = specs(from_toml(plan))
+    assert spec.options == {"update.delta": 1e-6}
+    plan.write_text(plan.read_text().replace("1e-6", "2.0"))
+    with pytest.raises(BadValue, match=r"plan.toml:4: update.delta must lie between 0 and 1, not at 2.0"):
+        specs(from_toml(plan))
+
+
+def test_arms_of_a_duel_have_their_own():
+    common = Request(target="mnist_cnn", options={"update.noise_multiplier": 2.0})
+    arms = [
+        arm_request(common, {"update": "dp_fast", "update.secure": "true"}, "--a", text=True),
+        arm_request(common, {"update": "dp_opacus"}, "--b", text=True),
+    ]
+    plan = expand_duel(DuelRequest(a=arms[0], b=arms[1]), a_system(), "cpu", PLENTY)
+    assert plan.duel.names == ("update=dp_fast, update.secure=True", "update=dp_opacus")
+    assert {update_of(cell.spec).noise_multiplier for cell in plan.cells} == {2.0}
+    with pytest.raises(UnknownName, match=r"no option of the update dp_opacus named 'update\.secure'"):
+        arm_request(common, {"update": "dp_opacus", "update.secure": "true"}, "--b", text=True)
+
+
+def test_the_cell_is_named_for_its_update():
+    plan = expand(PRIVATE, a_system(), "cpu", PLENTY)
+    assert [cell.name for cell in plan.cells] == ["01-mnist_cnn-dp_fast"]
+
+
+def test_ranks_that_average_before_it_could_clip_are_refused():
+    with pytest.raises(BadValue, match="averages gradients over the ranks before a private update could clip"):
+        specs(PRIVATE, ranks=2)
+    assert len(specs(PRIVATE, update="plain", ranks=2)) == 1
+
+
+@pytest.mark.parametrize(("update", "extra"), [("dp_fast", "private"), ("dp_opacus", "peers")])
+def test_a_missing_package_answers_with_the_command_that_adds_it(update, extra, monkeypatch):
+    def missing(requirements):
+        lacking = [each for each in requirements if each.extra is not None]
+        return Unavailable(f"{lacking[0].module} is not installed", f"rigdyno[{lacking[0].extra}]") if lacking else None
+
+    monkeypatch.setattr(catalogue, "missing", missing)
+    with pytest.raises(BadValue, match=rf"update {update} can't run: .* is not installed; try rigdyno\[{extra}\]"):
+        specs(PRIVATE, update=update)
+
+
+def test_a_stored_option_that_the_update_no_longer_has_is_named():
+    spec = RunSpec(workload="mnist_cnn", update="dp_fast", options={"update.gone": 1})
+    with pytest.raises(UnknownName, match="no option of dp_fast named 'gone'"):
+        update_of(spec)

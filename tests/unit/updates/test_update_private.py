@@ -1,0 +1,275 @@
+"""Private updates against the definition: each sample's gradient alone in float64, clipped, summed, with noise."""
+
+import copy
+import itertools
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from rigdyno.contracts import CannotRun, Place, Samples, Training
+from rigdyno.errors import BadValue
+from rigdyno.updates._private import NO_EPSILON
+from rigdyno.updates.dp_fast import DpFast
+from rigdyno.updates.dp_opacus import DpOpacus
+from rigdyno.workloads.resnet50 import ResNet50
+
+dp_accounting = pytest.importorskip("dp_accounting")
+opacus = pytest.importorskip("opacus")
+
+COUNT, BATCH, CLASSES = 300, 20, 4
+BOUND, HARDLY_ANY = 0.05, 1e-9
+HERE = Place(device="cpu", seed=5)
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+both = pytest.mark.parametrize("kind", [DpFast, DpOpacus])
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3), nn.GroupNorm(2, 6), nn.ReLU(), nn.Flatten(), nn.Linear(96, 100), nn.Tanh(),
+        nn.Linear(100, CLASSES),
+    )  # fmt: skip
+
+
+def images():
+    chance = torch.Generator().manual_seed(1)
+    inputs = torch.randn(COUNT, 2, 6, 6, generator=chance)
+    return inputs, torch.randint(CLASSES, (COUNT,), generator=chance)
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=1.0)
+
+
+def training(model=None, *, known=True, **fields):
+    """`known`: the data set, beside batches that are made of it."""
+    inputs, targets = images()
+    rows = itertools.cycle(range(0, COUNT, BATCH))
+    return Training(
+        model=model or network(),
+        loss=functional.cross_entropy,
+        optimizer=sgd,
+        batches=((inputs[row : row + BATCH], targets[row : row + BATCH]) for row in rows),
+        samples=Samples(COUNT, BATCH, lambda chosen: (inputs[chosen], targets[chosen])) if known else None,
+        **fields,
+    )
+
+
+def flat(model):
+    return torch.cat([parameter.detach().flatten().double() for parameter in model.parameters()])
+
+
+def clipped_sum(model, inputs, targets, bound):
+    model = copy.deepcopy(model).double()
+    whole = torch.zeros_like(flat(model))
+    for one, target in zip(inputs.double(), targets, strict=True):
+        loss = functional.cross_entropy(model(one[None]), target[None])
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+        whole += gradient * min(1.0, bound / float(gradient.norm()))
+    return whole
+
+
+def moved_by(update, shared):
+    """How far one step took the parameters, and the batch that it took it on."""
+    step = update.prepare(shared, HERE, None)
+    batch = next(shared.batches)
+    before = flat(shared.model)
+    loss = step(*batch)
+    assert not loss.requires_grad  # or every kept loss would keep its graph
+    return before - flat(shared.model), batch
+
+
+@both
+@pytest.mark.parametrize("known", [True, False])
+def test_a_step_is_the_sum_of_clipped_gradients_over_the_expected_batch(kind, known):
+    shared = training(known=known)
+    before = copy.deepcopy(shared.model)
+    moved, (inputs, targets) = moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=BOUND), shared)
+    expected = clipped_sum(before, inputs, targets, BOUND) / BATCH
+    assert len(targets) != BATCH or not known  # the expected batch isn't the one drawn
+    assert float((moved - expected).norm()) < 1e-4 * float(expected.norm())
+
+
+@both
+@pytest.mark.parametrize("known", [True, False])
+def test_noise_is_the_multiplier_times_the_bound_over_the_expected_batch(kind, known):
+    shared = training(known=known)
+    before = copy.deepcopy(shared.model)
+    moved, batch = moved_by(kind(noise_multiplier=3.0, max_grad_norm=BOUND), shared)
+    noise = moved - clipped_sum(before, *batch, BOUND) / BATCH
+    assert float(noise.std()) == pytest.approx(3.0 * BOUND / BATCH, rel=0.03)  # of 10,000 values
+    assert abs(float(noise.mean())) < 0.05 * 3.0 * BOUND / BATCH
+
+
+def drawn_by(kind, steps, seed=5):
+    shared = training()
+    kind().prepare(shared, Place(device="cpu", seed=seed), None)
+    return [targets.tolist() for _, targets in itertools.islice(shared.batches, steps)]
+
+
+def test_both_draw_the_same_batches_by_chance():
+    ours, theirs = drawn_by(DpFast, 60), drawn_by(DpOpacus, 60)
+    assert ours == theirs
+    assert ours != drawn_by(DpFast, 60, seed=6)
+    sizes = [len(batch) for batch in ours]
+    assert len(set(sizes)) > 5
+    assert sum(sizes) / len(sizes) == pytest.approx(BATCH, abs=3)
+    assert ours[:15] != ours[15:30]  # another epoch, other batches
+
+
+@both
+def test_epsilon_is_the_accountants_for_the_steps_done(kind):
+    shared = training()
+    step = kind(noise_multiplier=1.5).prepare(shared, HERE, None)
+    for batch in itertools.islice(shared.batches, 40):
+        step(*batch)
+    accountant = dp_accounting.pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    sampled = dp_accounting.PoissonSampledDpEvent(BATCH / COUNT, dp_accounting.GaussianDpEvent(1.5))
+    exact = accountant.compose(sampled, 40).get_epsilon(1e-5)
+    assert exact <= shared.epsilon() <= exact + 0.02  # Opacus' may err upwards by a hundredth
+
+
+def test_opacus_gives_a_bound_where_its_tight_accountant_would_take_all_memory():
+    shared = training()
+    step = DpOpacus(noise_multiplier=0.05).prepare(shared, HERE, None)
+    for batch in itertools.islice(shared.batches, 3):
+        step(*batch)
+    renyi = opacus.accountants.RDPAccountant()
+    renyi.history = [(0.05, BATCH / COUNT, 3)]
+    assert shared.epsilon() == renyi.get_epsilon(1e-5) > 100
+
+
+@both
+def test_without_a_data_set_the_batches_are_the_workloads_own_and_there_is_no_epsilon(kind):
+    shared, untouched = training(known=False, notes=("a note",)), training()
+    kind().prepare(shared, HERE, None)
+    for _ in range(3):
+        assert torch.equal(next(shared.batches)[0], next(untouched.batches)[0])
+    assert shared.epsilon is None
+    assert shared.notes == ("a note", NO_EPSILON)
+
+
+@both
+def test_empty_batches_are_noise_alone(kind):
+    shared = training()
+    step = kind(max_grad_norm=BOUND).prepare(shared, HERE, None)
+    inputs, targets = images()
+    step(*next(shared.batches))
+    before = flat(shared.model)
+    step(inputs[:0], targets[:0])
+    assert float((flat(shared.model) - before).std()) == pytest.approx(BOUND / BATCH, rel=0.05)
+
+
+@both
+def test_its_phases_are_marked(kind):
+    marks = []
+    shared = training(mark=marks.append)
+    step = kind().prepare(shared, HERE, None)
+    step(*next(shared.batches))
+    assert marks == ["forward", "backward", "optimizer"]
+
+
+def with_batch_norm():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(96, CLASSES))
+
+
+def test_batch_norm_is_refused_in_the_engines_own_words_and_with_what_to_try():
+    refusals = {DpFast: "1 (BatchNorm2d): a sample's output depends on the whole batch", DpOpacus: "Opacus: BatchNorm"}
+    for kind, words in refusals.items():
+        with pytest.raises(CannotRun) as refusal:
+            kind().prepare(training(with_batch_norm()), HERE, None)
+        assert str(refusal.value).startswith(words)
+        assert str(refusal.value).endswith("; here: --set update.group_norm=true")
+
+
+@both
+def test_group_norm_takes_its_place_in_the_workloads_own_network(kind):
+    shared = training(with_batch_norm())
+    own = shared.model
+    moved, _ = moved_by(kind(group_norm=True), shared)
+    assert shared.model is own
+    assert [type(layer) for layer in own][:2] == [nn.Conv2d, nn.GroupNorm]
+    assert float(moved.norm()) > 0
+
+
+class Mixing(nn.Module):
+    def forward(self, inputs):
+        return inputs - inputs.mean(dim=0)
+
+
+def test_what_shows_only_when_samples_go_through_is_a_refusal_too():
+    shared = training(nn.Sequential(nn.Flatten(), Mixing(), nn.Linear(72, CLASSES)))
+    step = DpFast().prepare(shared, HERE, None)
+    with pytest.raises(CannotRun, match="what it answers to a sample depends on the other samples"):
+        step(*next(shared.batches))
+
+
+def test_what_opacus_cannot_do_fails_in_its_own_words():
+    model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(96, CLASSES))
+    shared = training(model)
+    step = DpOpacus().prepare(shared, HERE, None)
+    with pytest.raises(RuntimeError, match="BackwardHookFunction is a view and is being modified inplace"):
+        step(*next(shared.batches))
+
+
+def test_opacus_refuses_buffers_in_its_own_words():
+    model = network()
+    model[4].register_buffer("scale", torch.ones(1))
+    with pytest.raises(CannotRun, match=r"Opacus: .*buffers"):
+        DpOpacus().prepare(training(model), HERE, None)
+
+
+@both
+def test_a_delta_that_would_publish_a_sample_is_refused_before_anything_is_measured(kind):
+    with pytest.raises(CannotRun, match=r"delta 0\.01 is too large for 300 samples"):
+        kind(delta=0.01).prepare(training(), HERE, None)
+
+
+@both
+def test_scaled_losses_and_compiled_networks_are_refused(kind):
+    with pytest.raises(CannotRun, match="try precision=fp32"):
+        kind().prepare(training(scaler=object()), HERE, None)
+    model = network()
+    model.compile()
+    with pytest.raises(CannotRun, match="try compiled=false"):
+        kind().prepare(training(model), HERE, None)
+
+
+def test_half_precision_is_refused_while_planning():
+    assert "try precision=fp32" in DpFast().refuses(ResNet50(precision="bf16"))
+    assert DpFast().refuses(ResNet50()) is None
+    assert DpFast().refuses(types.SimpleNamespace()) is None
+
+
+@both
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"noise_multiplier": 0.0}, "update.noise_multiplier must be a number above 0, not 0.0"),
+        ({"max_grad_norm": float("inf")}, "update.max_grad_norm must be a number above 0, not inf"),
+        ({"delta": 1.0}, "update.delta must lie between 0 and 1, not at 1.0"),
+    ],
+)
+def test_figures_that_make_no_sense(kind, option, words):
+    with pytest.raises(BadValue) as refusal:
+        kind(**option)
+    assert str(refusal.value) == words
+
+
+def test_secure_noise_and_batches_do_not_repeat():
+    moved = [moved_by(DpFast(secure=True), training()) for _ in range(2)]
+    assert not torch.equal(moved[0][0], moved[1][0])
+    repeated = [moved_by_seed() for _ in range(2)]
+    assert torch.equal(repeated[0], repeated[1])
+
+
+def moved_by_seed():
+    """A worker sows torch's own seed as well."""
+    shared = training()
+    torch.manual_seed(7)
+    return moved_by(DpFast(), shared)[0]
