@@ -52,7 +52,7 @@ KINDS = {
         ),
     ),
     "update": Kind("updates", has=("framework", "requires", "refuses", "prepare")),
-    "arrangement": Kind("arrangements", has=("launcher", "framework", "roles", "requires", "refuses", "run")),
+    "arrangement": Kind("arrangements", has=("launcher", "world", "framework", "roles", "requires", "refuses", "run")),
     "framework": Kind(
         "frameworks",
         has=(

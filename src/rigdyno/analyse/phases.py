@@ -16,7 +16,7 @@ from rigdyno.schema.measured import Phases
 from rigdyno.schema.samples import COMPUTING
 from rigdyno.units import show_percent
 
-FORWARD = ("broadcast", "forward")
+FORWARD = ("scatter", "broadcast", "forward", "gather")
 BACKWARD = ("backward", "communication", "optimizer")
 
 

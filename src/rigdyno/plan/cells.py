@@ -12,7 +12,7 @@ import msgspec
 from rigdyno import catalogue
 from rigdyno.contracts import ANY_FRAMEWORK, Arrangement, Update, Wanted, Workload
 from rigdyno.errors import MissingExtra
-from rigdyno.plan.build import arrangement_of, is_function, scope_of, update_of, workload_of
+from rigdyno.plan.build import arrangement_of, is_function, ranks_of, scope_of, update_of, workload_of
 from rigdyno.plan.preflight import Resources, what_would_fit
 from rigdyno.schema.participant import Participant, laid_out
 from rigdyno.schema.spec import Cell, RunSpec
@@ -52,7 +52,7 @@ def _cell(stem: str, spec: RunSpec, repeat: int, system: System, resources: Reso
 
 
 def _participants(spec: RunSpec) -> tuple[Participant, ...]:
-    return laid_out(spec.world_size, spec.nodes, spec.device)
+    return laid_out(ranks_of(spec), spec.nodes, spec.device)
 
 
 def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Resources) -> str | None:
@@ -60,7 +60,7 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     update, arrangement = update_of(spec), arrangement_of(spec)
     here = scope_of(spec.launcher) != "elsewhere"
     objection = (
-        (here and (_no_such_device(spec.device, system) or workload.refuses(system, spec.device)))
+        (here and (_no_such_device(spec, system) or workload.refuses(system, spec.device)))
         or _mixed_frameworks(spec, workload, update, arrangement)
         or update.refuses(workload)
         or arrangement.refuses(workload, update, spec)
@@ -71,7 +71,7 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     too_large = resources.refusal(memory_of_all(spec, workload, system))
     if too_large is None:
         return None
-    fitting = what_would_fit(workload, system, resources.shared_by(spec.world_size // spec.nodes))
+    fitting = what_would_fit(workload, system, resources.shared_by(ranks_of(spec) // spec.nodes))
     return f"{too_large}; {fitting}" if fitting else too_large
 
 
@@ -120,18 +120,22 @@ def trap_of(name: str) -> str | None:
 def memory_of_all(spec: RunSpec, workload: Workload, system: System) -> int | None:
     """Of all ranks of a node together."""
     need = workload.memory_bytes(system)
-    return None if need is None else need * spec.world_size // spec.nodes
+    return None if need is None else need * ranks_of(spec) // spec.nodes
 
 
-def _no_such_device(device: str, system: System) -> str | None:
-    kind, _, number = device.partition(":")
+def _no_such_device(spec: RunSpec, system: System) -> str | None:
+    kind, _, number = spec.device.partition(":")
     if kind == "cpu":
         return None
-    here = [accelerator for accelerator in system.accelerators if accelerator.device_kind == kind]
+    here = sum(accelerator.device_kind == kind for accelerator in system.accelerators)
     if not here:
         return f"no {kind} device here; try --device cpu"
-    if number and (not number.isdecimal() or int(number) >= len(here)):
-        return f"no device {device}: there are {len(here)}, counted from 0"
+    if number and (not number.isdecimal() or int(number) >= here):
+        return f"no device {spec.device}: there are {here}, counted from 0"
+    wanted = spec.world_size // spec.nodes
+    if not number and wanted > here:
+        there = "there is one" if here == 1 else f"there are {here}"
+        return f"{wanted} {kind} devices are needed on a node, and {there}; try --ranks {here}"
     return None
 
 

@@ -112,8 +112,9 @@ def _arm(request: Request, system: System, device: str, resources: Resources) ->
     specs = list({cell.spec.key(): cell.spec for cell in plan.cells}.values())
     if len(specs) != 1:
         raise UsageError(f"an arm of a duel is one configuration, and {request.target} is swept into {len(specs)}")
-    if specs[0].arrangement != "single":
-        raise UsageError(f"an arm of a duel is one process, and the arrangement '{specs[0].arrangement}' has several")
+    arrangement = specs[0].arrangement
+    if arrangement != "single":
+        raise UsageError(f"an arm of a duel is one process on one device, and the arrangement '{arrangement}' is not")
     if specs[0].launcher != "process":
         raise UsageError(f"a duel starts its own processes; leave out the launcher '{specs[0].launcher}'")
     return specs[0]

@@ -192,9 +192,8 @@ def _require_scope(launcher: str, request: Request) -> None:
 
 def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]:
     suite: Suite = catalogue.load("suite", request.target)()
-    for kind, name, default in (("update", request.update, "plain"), ("arrangement", request.arrangement, None)):
-        if name != default:
-            raise UsageError(f"suite {request.target} chooses its own {kind}; leave out --{kind}")
+    if request.update != "plain":
+        raise UsageError(f"suite {request.target} chooses its own update; leave out --update")
     wanted = suite.cells(
         SuiteRequest(
             system=system,
@@ -206,8 +205,11 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             most_ranks=most_ranks(system, device),
             nodes=request.nodes,
             threads=request.threads,
+            arrangement=request.arrangement,
         )
     )
+    if request.arrangement not in (None, *(cell.spec.arrangement for cell in wanted)):
+        raise UsageError(f"suite {request.target} chooses its own arrangement; leave out --arrangement")
     _require_known([cell.spec for cell in wanted], request)
     return [
         Wanted(_adapted(spec, request), cell.repeat, cell.repeat if request.repeat is not None else cell.most)
@@ -250,8 +252,8 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
     arrangement = request.arrangement or usual_arrangement(request.target)
     if request.arrangement is None and ((request.ranks or 1) > 1 or request.nodes > 1):
         arrangement = "ddp"
-    launcher = catalogue.load("arrangement", arrangement).launcher
-    several = launcher != "process"
+    kind = catalogue.load("arrangement", arrangement)
+    launcher, several = kind.launcher, kind.world != "one"
     elsewhere = request.launcher is not None and scope_of(request.launcher) == "elsewhere"
     known = system if not elsewhere else None  # nothing of this machine tells of those
     ranks = request.ranks or (most_ranks(known, device) if several and known is not None else 1)

@@ -42,7 +42,7 @@ def measured(found: Sequence[Measurement]) -> Table:
         rows=tuple(_row(each, found[0]) for each in found),
         notes=(
             *_core_note(found),
-            "fwd: broadcast and forward pass; bwd: backward pass, waiting for gradients, optimizer",
+            f"fwd: {_sent_around(found)} and forward pass; bwd: backward pass, waiting for gradients, optimizer",
         ),
     )
 
@@ -56,6 +56,15 @@ def settings(measurement: Measurement) -> str:
     if spec.threads is not None:
         parts.append(f"{spec.threads} thread{'s' if spec.threads != 1 else ''} each")
     return ", ".join(parts)
+
+
+def _is_replicated(found: Sequence[Measurement]) -> bool:
+    """One process with several devices: everything goes out from the first of them, and comes back to it."""
+    return any(each.spec.arrangement == "data_parallel" for each in found)
+
+
+def _sent_around(found: Sequence[Measurement]) -> str:
+    return "scatter, broadcast, gather" if _is_replicated(found) else "broadcast"
 
 
 def _core_note(found: Sequence[Measurement]) -> tuple[str, ...]:
@@ -136,7 +145,7 @@ def spent(found: Sequence[Measurement]) -> Table:
     if not timed:
         return Table(title="", columns=(), rows=())
     names = [name for name in PHASES if any(_mean(phases, name) >= _SHOWN for _, phases in timed)]
-    rows = [_spent_row(_ranks(each), _means(phases), names) for each, phases in timed]
+    rows = [_spent_row(_ranks(each, phases), _means(phases), names) for each, phases in timed]
     _, largest = timed[-1]
     if len(largest.by_rank) > 1:
         rows += [_spent_row(f"  rank {number}", rank, names) for number, rank in largest.by_rank.items()]
@@ -147,12 +156,12 @@ def spent(found: Sequence[Measurement]) -> Table:
             *(_phase_column(name) for name in names),
         ),
         rows=tuple(rows),
-        notes=_spent_notes([phases for _, phases in timed]),
+        notes=(_spent_note([phases for _, phases in timed], replicated=_is_replicated(found)),),
     )
 
 
-def _ranks(each: Measurement) -> str:
-    return str(each.spec.world_size) + (", mean" if each.spec.world_size > 1 else "")
+def _ranks(each: Measurement, phases: Phases) -> str:
+    return str(each.spec.world_size) + (", mean" if len(phases.by_rank) > 1 else "")
 
 
 def _phase_column(name: str) -> Column:
@@ -167,12 +176,20 @@ def _seconds(value: float | None) -> Entry:
     return Text(text="") if value is None else Number(value=value, unit="s")
 
 
-def _spent_notes(timed: Sequence[Phases]) -> tuple[str, ...]:
+_BY_RANKS = (
+    "broadcast: the first rank's buffers, before the forward pass; exposed: waiting for others' gradients that the "
+    "backward pass didn't hide"
+)
+_BY_DEVICES = (
+    "scatter: inputs, from the first device to the others; broadcast: all parameters, likewise, before every forward "
+    "pass; gather: outputs, back to the first; the backward pass ends when all gradients are there"
+)
+
+
+def _spent_note(timed: Sequence[Phases], *, replicated: bool) -> str:
     explained = max((phases.explained for phases in timed), key=lambda share: abs(share - 1))
-    return (
-        "broadcast: the first rank's buffers, before the forward pass; exposed: waiting for others' gradients that the "
-        f"backward pass didn't hide; the phases add up to {show_percent(explained)} of the step",
-    )
+    means = _BY_DEVICES if replicated else _BY_RANKS
+    return f"{means}; the phases add up to {show_percent(explained)} of the step"
 
 
 def _means(phases: Phases) -> dict[str, float]:
