@@ -79,7 +79,7 @@ def _mixed_frameworks(spec: RunSpec, workload: Workload, update: Update, arrange
     """All that works together is of one framework. What trains nothing has no use for an update."""
     own = workload.framework
     if own not in (ANY_FRAMEWORK, *catalogue.names("framework")):
-        return f"this workload is for {own}, and no framework of that name is installed; docs/adding.md tells how"
+        return f"this workload needs the framework '{own}', which is not installed; docs/adding.md tells how to add one"
     parts = {"arrangement": arrangement.framework, **({"update": update.framework} if workload.trains else {})}
     for kind, framework in parts.items():
         if framework != own and ANY_FRAMEWORK not in (framework, own):

@@ -186,8 +186,13 @@ def _require_scope(launcher: str, request: Request) -> None:
         raise UsageError("--hosts are reached over ssh; leave out --launcher by_hand")
     if scope in ("process", "machine") and request.nodes > 1:
         raise UsageError(f"the launcher '{launcher}' starts ranks on this machine alone; leave out --launcher")
-    if scope == "process" and (request.ranks or 1) > 1:
+    if scope == "process" and (request.ranks or 1) > 1 and not _is_one_process(request):
         raise UsageError(f"the launcher '{launcher}' starts one process, not {request.ranks}; leave out --launcher")
+
+
+def _is_one_process(request: Request) -> bool:
+    """Whatever the number of its devices."""
+    return request.arrangement is not None and catalogue.load("arrangement", request.arrangement).world == "devices"
 
 
 def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]:

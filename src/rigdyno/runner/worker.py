@@ -68,7 +68,7 @@ class Worker:
     place: Place
     turns: socket.socket | None = None  # of a duel's arm
     phase: Phase = "start"
-    framework: Framework | None = None  # None: it isn't known yet
+    framework: Framework | None = None  # None: it isn't loaded yet
     facts: Facts = field(default_factory=Facts)
     counts: Callable[[], bool] | None = None
     meter: StepMeter | TurnMeter | None = None
@@ -90,9 +90,10 @@ class Worker:
 
     def _measure(self) -> Outcome:
         workload = workload_of(self.spec)
-        self.framework = framework_of(workload)
+        framework = framework_of(workload)
         random.seed(self.place.seed)
-        self.framework.prepare(self.place.seed, self.place.threads if self.place.world_size > 1 else self.spec.threads)
+        framework.prepare(self.place.seed, self.place.threads if self.place.world_size > 1 else self.spec.threads)
+        self.framework = framework
         self.facts = Facts(unit=workload.unit)
         self.phase = "build"
         job = Job(

@@ -66,6 +66,11 @@ class TestPlanning:
         [cell] = planned(cards(4, "rocm"), ranks=2).cells
         assert (cell.refusal, cell.spec.world_size) == (None, 2)
 
+    def test_a_launcher_of_one_process_may_start_it(self):
+        for launcher in ("process", "inline"):
+            [cell] = planned(cards(2), ranks=2, launcher=launcher).cells
+            assert (cell.refusal, cell.spec.launcher) == (None, launcher)
+
     @pytest.mark.parametrize(
         ("system", "changes", "words"),
         [
