@@ -53,7 +53,7 @@ KINDS = {
         ),
     ),
     "update": Kind("updates", has=("framework", "requires", "private", "refuses", "prepare")),
-    "arrangement": Kind("arrangements", has=("launcher", "framework", "roles", "requires", "refuses", "run")),
+    "arrangement": Kind("arrangements", has=("launcher", "world", "framework", "roles", "requires", "refuses", "run")),
     "framework": Kind(
         "frameworks",
         has=(

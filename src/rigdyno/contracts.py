@@ -44,10 +44,18 @@ class Place:
     device: str
     rank: int = 0
     local_rank: int = 0  # among those of its node
-    world_size: int = 1
+    world_size: int = 1  # processes
+    devices: int = 1  # that this process shares its work out to, counted from 0
     role: str = RANK
     threads: int = 1
     seed: int = 0
+
+    @property
+    def all_devices(self) -> tuple[str, ...]:
+        if self.devices == 1:
+            return (self.device,)
+        kind = self.device.partition(":")[0]
+        return tuple(f"{kind}:{index}" for index in range(self.devices))
 
 
 class CannotRun(Exception):
@@ -190,10 +198,16 @@ class Job:
     afterwards: Callable[[Callable[[], None]], None] = lambda call: None  # called once the results are on disk
 
 
+World = Literal["one", "ranks", "devices"]
+
+
 class Arrangement(Protocol):
     """How parties share the work."""
 
     launcher: ClassVar[str]
+    # What a specification's world_size counts: the one process that there is; ranks, each a process on a device of its
+    # own; or the devices of one process.
+    world: ClassVar[World]
     framework: ClassVar[str]  # of the workloads that it can share out
     roles: ClassVar[tuple[str, ...]]  # of its participants, beside the samplers
     requires: ClassVar[tuple[Requirement, ...]]
@@ -360,6 +374,7 @@ class SuiteRequest:
     most_ranks: int = 1  # that this machine has room for
     nodes: int = 1
     threads: int | None = None  # of each process
+    arrangement: str | None = None  # of what runs on several devices; None: the suite's own
 
 
 @dataclass(frozen=True)

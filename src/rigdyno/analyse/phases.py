@@ -17,7 +17,7 @@ from rigdyno.schema.metric import THROUGHPUT
 from rigdyno.schema.samples import COMPUTING
 from rigdyno.units import show_percent
 
-FORWARD = ("broadcast", "forward")
+FORWARD = ("scatter", "broadcast", "forward", "gather")
 BACKWARD = ("backward", "communication", "optimizer")
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rigdyno.arrangements import _loops
-from rigdyno.contracts import CannotRun, Job, Mark, Place, Requirement, Training, Update, Workload
+from rigdyno.contracts import CannotRun, Job, Mark, Place, Requirement, Training, Update, Workload, World
 from rigdyno.schema.participant import RANK
 from rigdyno.schema.record import Quality
 from rigdyno.schema.spec import RunSpec
@@ -26,6 +26,7 @@ class Ddp:
     """Several ranks that average their gradients (PyTorch DDP)."""
 
     launcher: ClassVar[str] = "torchrun"
+    world: ClassVar[World] = "ranks"
     framework: ClassVar[str] = "torch"
     roles: ClassVar[tuple[str, ...]] = (RANK,)
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rigdyno.arrangements import _loops
-from rigdyno.contracts import Collective, Job, Requirement, Training, Update, Workload
+from rigdyno.contracts import Collective, Job, Requirement, Training, Update, Workload, World
 from rigdyno.schema.participant import RANK
 from rigdyno.schema.record import Quality
 from rigdyno.schema.spec import RunSpec
@@ -18,6 +17,7 @@ class Single:
     """One process, on one device."""
 
     launcher: ClassVar[str] = "process"
+    world: ClassVar[World] = "one"
     framework: ClassVar[str] = "any"
     roles: ClassVar[tuple[str, ...]] = (RANK,)
     requires: ClassVar[tuple[Requirement, ...]] = ()
@@ -26,7 +26,7 @@ class Single:
         return None if spec.world_size == 1 else f"the arrangement 'single' is for one process, not {spec.world_size}"
 
     def run(self, job: Job) -> Quality:
-        alone: Collective = _Alone()
+        alone: Collective = _loops.Alone()
         built = job.workload.build(job.place)
         if not isinstance(built, Training):
             _loops.refuse_other_updates(job.update)
@@ -34,13 +34,3 @@ class Single:
         training = replace(built, mark=job.start_phases(built))
         train_step = job.update.prepare(training, job.place, alone)
         return _loops.train(training, train_step, job.start_meter(training, alone))
-
-
-class _Alone:
-    """With one rank there is nobody to agree with."""
-
-    def sum(self, tensors: Sequence[Any]) -> None:
-        pass
-
-    def agree(self, number: int) -> int:
-        return number

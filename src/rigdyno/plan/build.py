@@ -45,6 +45,11 @@ def arrangement_of(spec: RunSpec) -> Arrangement:
     return cast(Arrangement, kind())
 
 
+def ranks_of(spec: RunSpec) -> int:
+    """How many processes step."""
+    return 1 if catalogue.load("arrangement", spec.arrangement).world == "devices" else spec.world_size
+
+
 def framework_of(workload: Workload) -> Framework:
     name = DEFAULT_FRAMEWORK if workload.framework == ANY_FRAMEWORK else workload.framework
     kind = catalogue.load("framework", name)

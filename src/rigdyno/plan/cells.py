@@ -12,7 +12,7 @@ import msgspec
 from rigdyno import catalogue
 from rigdyno.contracts import ANY_FRAMEWORK, Arrangement, Update, Wanted, Workload
 from rigdyno.errors import MissingExtra
-from rigdyno.plan.build import arrangement_of, is_function, scope_of, update_of, workload_of
+from rigdyno.plan.build import arrangement_of, is_function, ranks_of, scope_of, update_of, workload_of
 from rigdyno.plan.preflight import Resources, what_would_fit
 from rigdyno.schema.participant import laid_out
 from rigdyno.schema.spec import Cell, RunSpec
@@ -37,7 +37,7 @@ def cells_of(wanted: Sequence[Wanted], system: System, resources: Resources) -> 
 
 def _cell(spec: RunSpec, system: System, resources: Resources) -> Cell:
     """Without a name."""
-    cell = Cell(name="", spec=spec, participants=laid_out(spec.world_size, spec.nodes, spec.device))
+    cell = Cell(name="", spec=spec, participants=laid_out(ranks_of(spec), spec.nodes, spec.device))
     try:
         workload = workload_of(_smallest(spec))
         refusal = refusal_of(spec, workload, system, resources)
@@ -60,7 +60,7 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     update, arrangement = update_of(spec), arrangement_of(spec)
     here = scope_of(spec.launcher) != "elsewhere"
     objection = (
-        (here and (_no_such_device(spec.device, system) or workload.refuses(system, spec.device)))
+        (here and (_no_such_device(spec, system) or workload.refuses(system, spec.device)))
         or _mixed_frameworks(spec, workload, update, arrangement)
         or update.refuses(workload)
         or arrangement.refuses(workload, update, spec)
@@ -73,7 +73,7 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     too_large = resources.refusal(memory_of_all(spec, workload, system))
     if too_large is None:
         return None
-    fitting = what_would_fit(workload, system, resources.shared_by(spec.world_size // spec.nodes))
+    fitting = what_would_fit(workload, system, resources.shared_by(ranks_of(spec) // spec.nodes))
     return f"{too_large}; {fitting}" if fitting else too_large
 
 
@@ -81,7 +81,7 @@ def _mixed_frameworks(spec: RunSpec, workload: Workload, update: Update, arrange
     """All that works together is of one framework. What trains nothing has no use for an update."""
     own = workload.framework
     if own not in (ANY_FRAMEWORK, *catalogue.names("framework")):
-        return f"this workload is for {own}, and no framework of that name is installed; docs/adding.md tells how"
+        return f"this workload needs the framework '{own}', which is not installed; docs/adding.md tells how to add one"
     parts = {"arrangement": arrangement.framework, **({"update": update.framework} if workload.trains else {})}
     for kind, framework in parts.items():
         if framework != own and ANY_FRAMEWORK not in (framework, own):
@@ -122,18 +122,22 @@ def trap_of(name: str) -> str | None:
 def memory_of_all(spec: RunSpec, workload: Workload, system: System) -> int | None:
     """Of all ranks of a node together."""
     need = workload.memory_bytes(system)
-    return None if need is None else need * spec.world_size // spec.nodes
+    return None if need is None else need * ranks_of(spec) // spec.nodes
 
 
-def _no_such_device(device: str, system: System) -> str | None:
-    kind, _, number = device.partition(":")
+def _no_such_device(spec: RunSpec, system: System) -> str | None:
+    kind, _, number = spec.device.partition(":")
     if kind == "cpu":
         return None
-    here = [accelerator for accelerator in system.accelerators if accelerator.device_kind == kind]
+    here = sum(accelerator.device_kind == kind for accelerator in system.accelerators)
     if not here:
         return f"no {kind} device here; try --device cpu"
-    if number and (not number.isdecimal() or int(number) >= len(here)):
-        return f"no device {device}: there are {len(here)}, counted from 0"
+    if number and (not number.isdecimal() or int(number) >= here):
+        return f"no device {spec.device}: there are {here}, counted from 0"
+    wanted = spec.world_size // spec.nodes
+    if not number and wanted > here:
+        there = "there is one" if here == 1 else f"there are {here}"
+        return f"{wanted} {kind} devices are needed on a node, and {there}; try --ranks {here}"
     return None
 
 

@@ -103,8 +103,9 @@ def _arm(request: Request, system: System, device: str, resources: Resources) ->
     specs = list({cell.spec.key(): cell.spec for cell in plan.cells}.values())
     if len(specs) != 1:
         raise UsageError(f"an arm of a duel is one configuration, and {request.target} is swept into {len(specs)}")
-    if specs[0].arrangement != "single":
-        raise UsageError(f"an arm of a duel is one process, and the arrangement '{specs[0].arrangement}' has several")
+    arrangement = specs[0].arrangement
+    if arrangement != "single":
+        raise UsageError(f"an arm of a duel is one process on one device, and the arrangement '{arrangement}' is not")
     if specs[0].largest:
         raise UsageError(f"an arm of a duel has a value for {', '.join(specs[0].largest)}; find it with `rigdyno run`")
     if specs[0].launcher != "process":

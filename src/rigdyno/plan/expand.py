@@ -173,16 +173,20 @@ def _objection_to(launcher: str, request: Request) -> str | None:
         return "--hosts are reached over ssh; leave out --launcher by_hand"
     if scope in ("process", "machine") and request.nodes > 1:
         return f"the launcher '{launcher}' starts ranks on this machine alone; leave out --launcher"
-    if scope == "process" and (request.ranks or 1) > 1:
+    if scope == "process" and (request.ranks or 1) > 1 and not _is_one_process(request):
         return f"the launcher '{launcher}' starts one process, not {request.ranks}; leave out --launcher"
     return None
 
 
+def _is_one_process(request: Request) -> bool:
+    """Whatever the number of its devices."""
+    return request.arrangement is not None and catalogue.load("arrangement", request.arrangement).world == "devices"
+
+
 def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]:
     suite: Suite = catalogue.load("suite", request.target)()
-    for kind, name, default in (("update", request.update, "plain"), ("arrangement", request.arrangement, None)):
-        if name != default:
-            raise UsageError(f"suite {request.target} chooses its own {kind}; leave out --{kind}", key=kind)
+    if request.update != "plain":
+        raise UsageError(f"suite {request.target} chooses its own update; leave out --update", key="update")
     wanted = suite.cells(
         SuiteRequest(
             system=system,
@@ -194,8 +198,13 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             most_ranks=most_ranks(system, device),
             nodes=request.nodes,
             threads=request.threads,
+            arrangement=request.arrangement,
         )
     )
+    if request.arrangement not in (None, *(cell.spec.arrangement for cell in wanted)):
+        raise UsageError(
+            f"suite {request.target} chooses its own arrangement; leave out --arrangement", key="arrangement"
+        )
     _require_known([cell.spec for cell in wanted], request)
     return [
         Wanted(_adapted(spec, request), cell.repeat, cell.repeat if request.repeat is not None else cell.most)
@@ -238,8 +247,8 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
     arrangement = request.arrangement or usual_arrangement(request.target)
     if request.arrangement is None and ((request.ranks or 1) > 1 or request.nodes > 1):
         arrangement = "ddp"
-    launcher = catalogue.load("arrangement", arrangement).launcher
-    several = launcher != "process"
+    kind = catalogue.load("arrangement", arrangement)
+    launcher, several = kind.launcher, kind.world != "one"
     elsewhere = request.launcher is not None and scope_of(request.launcher) == "elsewhere"
     known = system if not elsewhere else None  # nothing of this machine tells of those
     ranks = request.ranks or (most_ranks(known, device) if several and known is not None else 1)

@@ -15,6 +15,7 @@ from rigdyno.report.formats import terminal
 from rigdyno.report.over_time import steps_over_time
 from rigdyno.report.page import Page
 from rigdyno.report.progress import ending
+from rigdyno.schema.participant import ranks_among
 from rigdyno.schema.record import RunHead, RunRecord
 from rigdyno.schema.system import Environment, System
 from rigdyno.schema.view import View
@@ -108,7 +109,7 @@ def _device_memory(record: RunRecord) -> str:
 
 def _took_part(record: RunRecord) -> str:
     """Where there is more to say than 'one process here'."""
-    if record.spec.world_size == 1:
+    if len(ranks_among(record.participants)) < 2:
         return ""
     by_node: dict[int, list[str]] = {}
     for each in record.participants:

@@ -134,8 +134,8 @@ class Orchestrator:
 
     def _watch(self, launch: Launch, cell: Cell, folder: Path) -> bool:
         """Sleeps until the workers are gone; whether they had to be stopped."""
-        first, *_ = ranks_among(cell.participants)
-        live = LiveRate(CellFolder(folder).participant(first.id).rows("steps"))
+        ranks = ranks_among(cell.participants)
+        live = LiveRate(CellFolder(folder).participant(ranks[0].id).rows("steps"))
         began_ns = self.clock.now_ns()
         unit = workload_of(cell.spec).unit
         try:
@@ -146,7 +146,7 @@ class Orchestrator:
                     return True
                 share = min(0.99, seconds / max(cell.seconds, 0.1))
                 rate = live.rate()
-                everybody = None if rate is None else rate * cell.spec.world_size
+                everybody = None if rate is None else rate * len(ranks)
                 shown = COUNTED if unit == UNNAMED and live.counts else unit
                 self.observer.progress(Progress(cell, seconds, share, everybody, shown))
         except BaseException:

@@ -69,7 +69,7 @@ class Worker:
     place: Place
     turns: socket.socket | None = None  # of a duel's arm
     phase: Phase = "start"
-    framework: Framework | None = None  # None: it isn't known yet
+    framework: Framework | None = None  # None: it isn't loaded yet
     facts: Facts = field(default_factory=Facts)
     counts: Callable[[], bool] | None = None
     meter: StepMeter | TurnMeter | None = None
@@ -91,9 +91,10 @@ class Worker:
 
     def _measure(self) -> Outcome:
         workload = workload_of(self.spec)
-        self.framework = framework_of(workload)
+        framework = framework_of(workload)
         random.seed(self.place.seed)
-        self.framework.prepare(self.place.seed, self.place.threads if self.place.world_size > 1 else self.spec.threads)
+        framework.prepare(self.place.seed, self.place.threads if self.place.world_size > 1 else self.spec.threads)
+        self.framework = framework
         self.facts = Facts(unit=workload.unit)
         self.phase = "build"
         job = Job(
@@ -116,7 +117,8 @@ class Worker:
         self.phase = "warm-up"
         age = process_age_seconds()
         self.start_seconds = None if age is None else age - self.born_seconds
-        self._known_framework.forget_peak_memory(self.place.device)
+        for device in self.place.all_devices:
+            self._known_framework.forget_peak_memory(device)
         if self.turns is not None:
             self.meter = self._turn_meter(self.turns, len(kinds))
         else:
@@ -128,7 +130,7 @@ class Worker:
         if not training.phases or self.turns is not None:
             return no_mark
         file = self._row_file(PHASES, "phases")
-        self.phases = PhaseClock(file, SystemClock(), self._known_framework, self.place.device)
+        self.phases = PhaseClock(file, SystemClock(), self._known_framework, self.place.all_devices[0])
         return self.phases.mark
 
     def _call_afterwards(self, call: Callable[[], None]) -> None:
@@ -170,11 +172,11 @@ class Worker:
         return self.framework
 
     def _waiter(self) -> Callable[[], None] | None:
-        return waiter_for(self._known_framework, (self.place.device,))
+        return waiter_for(self._known_framework, self.place.all_devices)
 
     def _look_at_memory(self) -> None:
         """Behind the last step: what is computed afterwards, such as an accuracy, is no part of it."""
-        self.device_memory = memory_of(self._known_framework, (self.place.device,))
+        self.device_memory = memory_of(self._known_framework, self.place.all_devices)
 
     def _warmed_up(self) -> None:
         self.phase = "measure"
@@ -220,13 +222,14 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def place_of(cell: Cell, own: Participant) -> Place:
-    spec = cell.spec
+    spec, ranks = cell.spec, len(ranks_among(cell.participants))
     beside = [each.id for each in ranks_among(on_node(cell.participants, own.node))]
     return Place(
         device=own.device or spec.device,
         rank=own.rank or 0,
         local_rank=beside.index(own.id),
-        world_size=spec.world_size,
+        world_size=ranks,
+        devices=spec.world_size // ranks,
         role=own.role,
         threads=spec.threads or max(1, usable_cores() // len(beside)),
         seed=spec.seed,  # the same on every rank: whoever needs them apart adds the rank

@@ -41,9 +41,10 @@ STEP_STRUCT = "<qqdIHH"
 _FORMS = frozenset(form for _, form in STEP_FIELDS)  # telemetry's are among them
 
 
-# The phases of a training step, in the order that they come in. "broadcast": what an arrangement sends around before
-# the model computes; "communication": what of it is left to wait for when the gradients are computed.
-PHASES = ("data", "broadcast", "forward", "backward", "communication", "optimizer")
+# The phases of a training step, in the order that they come in. "scatter" and "gather": what one process sends to its
+# devices and takes back; "broadcast": what an arrangement sends around before the model computes; "communication": what
+# of it is left to wait for when the gradients are computed.
+PHASES = ("data", "scatter", "broadcast", "forward", "gather", "backward", "communication", "optimizer")
 COMPUTING = ("data", "forward", "backward", "optimizer")  # those in which a rank waits for no other
 
 

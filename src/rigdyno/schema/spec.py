@@ -45,7 +45,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     update: str = "plain"
     arrangement: str = "single"
     launcher: str = "process"
-    world_size: int = 1  # ranks, of all nodes together
+    world_size: int = 1  # ranks, or devices of one process, of all nodes together
     nodes: int = 1
     device: str = "cpu"
     threads: int | None = None

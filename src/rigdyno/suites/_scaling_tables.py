@@ -45,7 +45,7 @@ def measured(found: Sequence[Measurement]) -> Table:
         rows=tuple(_row(each, found[0]) for each in found),
         notes=(
             *_core_note(found),
-            "fwd: broadcast and forward pass; bwd: backward pass, waiting for gradients, optimizer",
+            f"fwd: {_sent_around(found)} and forward pass; bwd: backward pass, waiting for gradients, optimizer",
         ),
     )
 
@@ -67,6 +67,15 @@ def settings(measurement: Measurement) -> str:
     if spec.threads is not None:
         parts.append(f"{spec.threads} thread{'s' if spec.threads != 1 else ''} each")
     return ", ".join(parts)
+
+
+def _is_replicated(found: Sequence[Measurement]) -> bool:
+    """One process with several devices: everything goes out from the first of them, and comes back to it."""
+    return any(each.spec.arrangement == "data_parallel" for each in found)
+
+
+def _sent_around(found: Sequence[Measurement]) -> str:
+    return "scatter, broadcast, gather" if _is_replicated(found) else "broadcast"
 
 
 def _core_note(found: Sequence[Measurement]) -> tuple[str, ...]:
@@ -144,7 +153,7 @@ def spent(found: Sequence[Measurement]) -> Table:
             *(_phase_column(name) for name in names),
         ),
         rows=tuple(rows),
-        notes=_spent_notes([phases for _, phases in timed]),
+        notes=(_spent_note([phases for _, phases in timed], replicated=_is_replicated(found)),),
     )
 
 
@@ -155,17 +164,25 @@ def _phase_column(name: str) -> Column:
 def _spent_row(each: Measurement, seconds: Mapping[str, float], names: Sequence[str], rank: int | None = None) -> Row:
     """Of one rank, or the mean of all."""
     entries: dict[str, Entry] = {"devices": Number(value=each.spec.world_size)}
-    if each.spec.world_size > 1:
+    if each.phases is not None and len(each.phases.by_rank) > 1:  # devices of one process have none
         entries["rank"] = Text(text="mean") if rank is None else Number(value=rank)
     return Row(entries=entries | {name: Number(value=seconds[name], unit="s") for name in names if name in seconds})
 
 
-def _spent_notes(timed: Sequence[Phases]) -> tuple[str, ...]:
+_BY_RANKS = (
+    "broadcast: the first rank's buffers, before the forward pass; exposed: waiting for others' gradients that the "
+    "backward pass didn't hide"
+)
+_BY_DEVICES = (
+    "scatter: inputs, from the first device to the others; broadcast: all parameters, likewise, before every forward "
+    "pass; gather: outputs, back to the first; the backward pass ends when all gradients are there"
+)
+
+
+def _spent_note(timed: Sequence[Phases], *, replicated: bool) -> str:
     explained = max((phases.explained for phases in timed), key=lambda share: abs(share - 1))
-    return (
-        "broadcast: the first rank's buffers, before the forward pass; exposed: waiting for others' gradients that the "
-        f"backward pass didn't hide; the phases add up to {show_percent(explained)} of the step",
-    )
+    means = _BY_DEVICES if replicated else _BY_RANKS
+    return f"{means}; the phases add up to {show_percent(explained)} of the step"
 
 
 def _means(phases: Phases) -> dict[str, float]:

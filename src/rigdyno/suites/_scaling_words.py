@@ -20,14 +20,22 @@ def closing(curve: Sequence[Measurement], measurements: Sequence[Measurement]) -
 
 
 def _sentence(found: Shortfall, largest: Measurement, measurements: Sequence[Measurement]) -> str:
-    head = f"{largest.spec.world_size} ranks, efficiency {show_percent(found.efficiency)}: "
+    several = "devices" if _in_one_process(largest) else "ranks"
+    head = f"{largest.spec.world_size} {several}, efficiency {show_percent(found.efficiency)}: "
     if found.lost <= 0:
         return f"{head}nothing is lost."
     causes = {"communication": _link, "waiting": _straggler, "computing": _computing}
     return head + causes[found.cause](found, largest, measurements)
 
 
+def _in_one_process(measurement: Measurement) -> bool:
+    return measurement.spec.arrangement == "data_parallel"
+
+
 def _link(found: Shortfall, largest: Measurement, measurements: Sequence[Measurement]) -> str:
+    if _in_one_process(largest):
+        share = show_percent(found.share(found.communication))
+        return f"{share} of the loss is sending inputs, parameters and outputs between the devices of one process."
     gradients = largest.facts.settled.get("gradient_bytes")
     sent = f"gradients {show_bytes(float(gradients))} a step" if isinstance(gradients, (int, float)) else "gradients"
     carried = carries(measurements)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rigdyno import catalogue
 from rigdyno.contracts import SuiteRequest, Wanted
 from rigdyno.errors import UsageError
 from rigdyno.schema.measured import Measurement
@@ -62,11 +63,12 @@ def _resnet(request: SuiteRequest, ranks: int, nodes: int, most: int) -> RunSpec
     if request.full:
         step = STEP_SECONDS.get(request.device, CARD_STEP_SECONDS)
         budget = Budget(seconds=PUBLISHED_STEPS * step, max_steps=PUBLISHED_STEPS)
+    arrangement = request.arrangement or "ddp" if ranks > 1 else "single"
     return RunSpec(
         workload="resnet50",
         options=dict(SMALL) if on_cpu and not request.full else {},
-        arrangement="ddp" if ranks > 1 else "single",
-        launcher="torchrun" if ranks > 1 else "process",
+        arrangement=arrangement,
+        launcher=catalogue.load("arrangement", arrangement).launcher,
         world_size=ranks,
         nodes=nodes,
         device=request.device,

@@ -15,11 +15,12 @@ from rigdyno.frameworks.torch import Torch
 from rigdyno.runner import worker as worker_module
 from rigdyno.runner.device import memory_of, waiter_for
 from rigdyno.runner.worker import Worker
-from rigdyno.schema.layout import ParticipantFolder
-from rigdyno.schema.record import Completed, DeviceMemory, Failed
+from rigdyno.schema.layout import CellFolder, ParticipantFolder
+from rigdyno.schema.record import Completed, DeviceMemory, Failed, WorkerReport
 from rigdyno.schema.samples import read_rows
-from rigdyno.schema.spec import Budget, RunSpec
+from rigdyno.schema.spec import Budget, Cell, RunSpec
 from rigdyno.schema.system import Accelerator
+from rigdyno.store.files import read_json, write_json
 from simulated_device import SimulatedTorch
 from support import ManualClock, a_rank
 
@@ -228,3 +229,23 @@ def test_a_device_without_memory_left_is_an_outcome(torch, monkeypatch, tmp_path
     assert isinstance(outcome, Failed)
     assert (outcome.kind, outcome.phase) == ("out_of_memory", "warm-up")
     assert "tried to allocate 250 bytes" in outcome.message
+
+
+def test_a_framework_that_does_not_load_is_an_outcome_with_a_report(torch, monkeypatch, tmp_path):
+    """It can't be asked for its version either."""
+
+    def broken(*arguments):
+        raise OSError("libcudart.so.12: cannot open shared object file")
+
+    cell = Cell(name="01-x", spec=RunSpec(workload="scripted"), participants=(a_rank(),))
+    write_json(CellFolder(tmp_path).spec, cell)
+    home = CellFolder(tmp_path).participant("rank0")
+    home.path.mkdir()
+    monkeypatch.setattr(worker_module, "workload_of", lambda spec: Scripted(torch))
+    monkeypatch.setattr(
+        worker_module, "framework_of", lambda workload: SimpleNamespace(prepare=broken, versions=broken, threads=broken)
+    )
+    assert worker_module.work(tmp_path, "rank0") == 1
+    report = read_json(home.report, WorkerReport)
+    assert report.outcome.message == "OSError: libcudart.so.12: cannot open shared object file"
+    assert report.environment.framework == {}

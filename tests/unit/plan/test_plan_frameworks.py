@@ -68,5 +68,5 @@ def test_any_goes_with_all():
 
 
 def test_a_framework_that_nobody_knows_is_refused():
-    words = "this workload is for other, and no framework of that name is installed; docs/adding.md tells how"
+    words = "this workload needs the framework 'other', which is not installed; docs/adding.md tells how to add one"
     assert refused(ALONE, Repeated()) == words

@@ -143,6 +143,25 @@ def test_the_table_as_published_with_efficiency_beside_it():
     assert "smaller than published" in table.title
 
 
+def test_one_process_with_several_devices_has_phases_of_its_own():
+    spec = with_defaults(
+        RunSpec(workload="resnet50", arrangement="data_parallel", world_size=2, device="cuda", launcher="process")
+    )
+    replicated = rank(scatter=0.05, broadcast=0.3, gather=0.05)
+    together = measured(2, 14.0, [replicated], spec=spec, records=(a_record(spec),), facts=Facts(unit="image"))
+    alone = measured(1, 10.0, spec=with_defaults(RunSpec(workload="resnet50", device="cuda")))
+    shown = Scaling().present([alone, together])
+    table, spent, *_ = shown.tables
+    assert any(note.startswith("fwd: scatter, broadcast, gather and forward pass") for note in table.notes)
+    assert [column.key for column in spent.columns] == [
+        "what", "scatter", "broadcast", "forward", "gather", "backward", "optimizer",
+    ]  # fmt: skip
+    assert [row.entries["what"].text for row in spent.rows] == ["1", "2"]
+    assert "broadcast: all parameters" in spent.notes[0]
+    assert "100 % of the loss is sending inputs, parameters and outputs" in shown.closing[0]
+    assert shown.closing[0].startswith("2 devices, efficiency")
+
+
 def test_published_rows_stand_apart_with_their_notes():
     published = Scaling().present([measured(1, 10.0)]).tables[-1]
     assert {row.origin for row in published.rows} == {"published"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rigdyno.arrangements.single import _Alone
+from rigdyno.arrangements._loops import Alone
 from rigdyno.contracts import CannotRun, Place
 from rigdyno.errors import BadValue
 from rigdyno.updates.plain import Plain
@@ -30,7 +30,7 @@ def test_the_number_of_parameters():
 
 def test_it_learns_in_a_few_dozen_steps():
     training = MnistCnn(learning_rate=0.1).build(Place(device="cpu"))
-    step = Plain().prepare(training, Place(device="cpu"), _Alone())
+    step = Plain().prepare(training, Place(device="cpu"), Alone())
     before = training.accuracy()
     losses = [float(step(*batch)) for batch in islice(training.batches, 60)]
     assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:5])
