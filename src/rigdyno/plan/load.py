@@ -169,13 +169,22 @@ def _request(fields: dict[str, Any]) -> Request:
 
 def from_toml(path: Path, over: Mapping[str, Any] | None = None) -> Request:
     """`over`: fields of the request that win over the file, tables key by key."""
-    document = read_toml(path)
+    document = {key: _flat(value) if isinstance(value, dict) else value for key, value in read_toml(path).items()}
     lines = {"": str(path), **_lines(path, document)}
     with placed(lines):
         fields = _fields_of_plan(document)
     places = {**lines, **_nowhere(over or {})}
     with placed(places):
         return Request(**_merged(fields, over or {}), places=places)
+
+
+def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """TOML takes `update.delta = 1e-6` for a table in this one, and here it is the option 'update.delta'."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        inner = value if isinstance(value, dict) and value else {}
+        flat |= {f"{key}.{name}": each for name, each in inner.items()} or {key: value}
+    return flat
 
 
 def _fields_of_plan(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,9 +35,9 @@ class PrivateUpdate:
         for name in ("noise_multiplier", "max_grad_norm"):
             figure = getattr(self, name)
             if not (math.isfinite(figure) and figure > 0):
-                raise BadValue(f"update.{name} must be a number above 0, not {figure!r}")
+                raise BadValue(f"update.{name} must be a number above 0, not {figure!r}", key=f"set.update.{name}")
         if not 0 < self.delta < 1:
-            raise BadValue(f"update.delta must lie between 0 and 1, not at {self.delta!r}")
+            raise BadValue(f"update.delta must lie between 0 and 1, not at {self.delta!r}", key="set.update.delta")
 
     def refuses(self, workload: Workload) -> str | None:
         return None

@@ -76,13 +76,14 @@ def test_wrong_ones_are_refused_before_a_look_at_the_machine():
         require_sense(replace(PRIVATE, options={"update.noise_multiplier": -1.0}))
 
 
-def test_a_plan_file_has_them_in_quotes_and_errors_name_the_line(tmp_path):
+@pytest.mark.parametrize("key", ['"update.delta"', "update.delta"])
+def test_a_plan_file_has_them_with_quotes_and_without_and_errors_name_the_line(tmp_path, key):
     plan = tmp_path / "plan.toml"
-    plan.write_text('target = "mnist_cnn"\nupdate = "dp_fast"\n[set]\n"update.delta" = 1e-6\n')
+    plan.write_text(f'target = "mnist_cnn"\nupdate = "dp_fast"\n[set]\n{key} = 1e-6\n')
     (spec,) = specs(from_toml(plan))
     assert spec.options == {"update.delta": 1e-6}
     plan.write_text(plan.read_text().replace("1e-6", "2.0"))
-    with pytest.raises(BadValue, match=r"plan.toml:4: update.delta must lie between 0 and 1, not at 2.0"):
+    with pytest.raises(BadValue, match=r"plan\.toml:4: update\.delta must lie between 0 and 1, not at 2\.0"):
         specs(from_toml(plan))
 
 

@@ -154,9 +154,9 @@ def test_one_process_with_several_devices_has_phases_of_its_own():
     table, spent, *_ = shown.tables
     assert any(note.startswith("fwd: scatter, broadcast, gather and forward pass") for note in table.notes)
     assert [column.key for column in spent.columns] == [
-        "what", "scatter", "broadcast", "forward", "gather", "backward", "optimizer",
+        "devices", "rank", "scatter", "broadcast", "forward", "gather", "backward", "optimizer",
     ]  # fmt: skip
-    assert [row.entries["what"].text for row in spent.rows] == ["1", "2"]
+    assert [row.entries["devices"].value for row in spent.rows] == [1, 2]
     assert "broadcast: all parameters" in spent.notes[0]
     assert "100 % of the loss is sending inputs, parameters and outputs" in shown.closing[0]
     assert shown.closing[0].startswith("2 devices, efficiency")
