@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
+import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -14,7 +16,8 @@ from msgspec.structs import replace
 
 from rigdyno import __version__, api, catalogue
 from rigdyno.clock import Clock, utc_now
-from rigdyno.errors import NothingMeasured, RigdynoError, UsageError
+from rigdyno.contracts import Requirement
+from rigdyno.errors import EXIT_DONE, NothingMeasured, RigdynoError, UsageError
 from rigdyno.plan.build import option_types
 from rigdyno.plan.duel import DuelRequest, expand_duel
 from rigdyno.plan.expand import expand
@@ -32,12 +35,22 @@ from rigdyno.units import seconds_of_ns
 SHORT = Budget(seconds=1.0, max_steps=5)
 LOG_LINES = 20
 TRAINED = "mnist_cnn"  # the smallest workload that trains
+EDGE = 24  # of a volume
+
+Outcome = tuple[Result, str, tuple[str, ...]]  # the result, why, and the end of a log
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A small network over a small volume."""
+
+    device: str
 
 
 @dataclass(frozen=True)
 class Trial:
     name: str
-    request: Request | DuelRequest
+    request: Request | DuelRequest | Inference
 
 
 def trials(diagnosis: Diagnosis) -> Iterator[Trial]:
@@ -50,10 +63,13 @@ def trials(diagnosis: Diagnosis) -> Iterator[Trial]:
     for device in devices:
         yield from _together(device)
         yield from _updates(device)
+        yield Trial(f"infer on {device}", Inference(device))
     yield _duel(devices[0])
-    for device in devices:
-        for name in workloads:
-            yield from _choices(name, device)
+    # What is switched on may have to be compiled first, and takes longest.
+    for kinds in (_words, _switches):
+        for device in devices:
+            for name in workloads:
+                yield from _choices(name, device, kinds)
 
 
 def _devices(diagnosis: Diagnosis) -> list[str]:
@@ -92,16 +108,21 @@ def _duel(device: str) -> Trial:
     return Trial(f"a duel on {device}", DuelRequest(a=arm, b=arm, budget_seconds=60.0))
 
 
-def _choices(name: str, device: str) -> Iterator[Trial]:
+def _words(kind: object) -> Sequence[Value]:
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def _switches(kind: object) -> Sequence[Value]:
+    return (True, False) if kind is bool else ()
+
+
+def _choices(name: str, device: str, values_of: Callable[[object], Sequence[Value]]) -> Iterator[Trial]:
     """Every value of every option that has a few: precisions, layouts, variants."""
     entry = catalogue.load("workload", name)
-    defaults = {field.name: field.default for field in dataclasses.fields(entry)}
+    usual = {**catalogue.defaults("workload", name), **entry.small}
     for option, kind in option_types(entry).items():
-        values: Sequence[Value] = (
-            get_args(kind) if get_origin(kind) is Literal else (True, False) if kind is bool else ()
-        )
-        for value in values:
-            if value != {**defaults, **entry.small}[option]:
+        for value in values_of(kind):
+            if value != usual[option]:
                 yield Trial(f"{name} {option}={value} on {device}", _small(name, device, {option: value}))
 
 
@@ -120,8 +141,10 @@ class Bench:
         took = round(seconds_of_ns(self._clock.now_ns() - began_ns), 2)
         return Tried(name=trial.name, result=result, seconds=took, words=words, log=log)
 
-    def _outcome(self, trial: Trial) -> tuple[Result, str, tuple[str, ...]]:
+    def _outcome(self, trial: Trial) -> Outcome:
         try:
+            if isinstance(trial.request, Inference):
+                return self._inferred(trial.request.device)
             head = self._head(trial.request)
             with api.sessions(head) as opened:
                 finished = api.carry_out(api.start(head, self._store), head, opened=opened)
@@ -130,6 +153,23 @@ class Bench:
         except RigdynoError as error:
             return "fails", str(error), ()
         return _judged(finished.cells)
+
+    def _inferred(self, device: str) -> Outcome:
+        catalogue.demand((Requirement("h5py", "volume"), Requirement("tensorstore", "volume")), "infer")
+        import h5py
+
+        source, output = self._store / "volume.h5", self._store / f"{device}.zarr"
+        with h5py.File(source, "w") as file:
+            file.create_dataset("raw", (EDGE, EDGE, EDGE), "uint8", bytearray(range(EDGE)) * EDGE**2)
+        network = ["--model", "unet3d", "--set", "features=2,4", "--backend", "torch", "--device", device]
+        command = [sys.executable, "-m", "rigdyno", "infer", f"{source}/raw", str(output), *network]
+        done = subprocess.run(
+            [*command, "--out", str(self._store), "--quiet"], capture_output=True, text=True, check=False
+        )
+        words = done.stderr.strip().rpartition("\n")[2]
+        if done.returncode == EXIT_DONE:
+            return "works", "", ()
+        return "fails", words, tuple(done.stderr.splitlines()[-LOG_LINES:])
 
     def _head(self, request: Request | DuelRequest) -> RunHead:
         """The machine was looked at once for all of them."""
@@ -157,7 +197,7 @@ def _shortened(plan: Plan) -> Plan:
     return replace(plan, cells=cells, budget_seconds=None)
 
 
-def _judged(cells: Sequence[StoredCell]) -> tuple[Result, str, tuple[str, ...]]:
+def _judged(cells: Sequence[StoredCell]) -> Outcome:
     for cell in cells:
         outcome = cell.record.outcome
         if isinstance(outcome, Failed):
@@ -182,13 +222,14 @@ def _log(cell: StoredCell) -> tuple[str, ...]:
 
 def without_names(text: str, store: Path) -> str:
     """Without what tells whose machine it is: its name, the user's, and the folders that hold them."""
+    host = socket.gethostname()
     private = {
         str(store): "STORE", str(Path.cwd()): "FOLDER", str(Path.home()): "HOME",
-        socket.gethostname(): "HOST", socket.gethostname().partition(".")[0]: "HOST", _user(): "USER",
+        host: "HOST", host.partition(".")[0]: "HOST", _user(): "USER",
     }  # fmt: skip
-    for name in sorted(private, key=len, reverse=True):
-        if len(name) > 2:  # '/', or a user called 'a', stands in everything
-            text = text.replace(name, private[name])
+    for name in sorted(filter(None, private), key=len, reverse=True):
+        if name != "/":
+            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", private[name], text)
     return text
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 FIRST = 1
 MOST = 2**20
 STRIDE = 8  # at most so many times the largest that fitted: a line through two small values isn't exact
-AIM = 0.985  # of the memory: a little below its end, since one try more costs more than a hundredth
-FULL = 0.97  # of the memory: from here on it is as good as full
+AIM = 0.965  # of the memory: the peak of the same process differs by a few hundredths from start to start
+FULL = 0.94  # of the memory: from here on it is as good as full
 BOLDNESS = 2  # times the memory: what a try may take at worst
+NOISE = 0.05  # of the peak, by which it may have been seen too low
 CLOSE = 1 / 32  # of the value, to the smallest that didn't fit
 TRUSTED_TRIES = 3  # behind the first that didn't fit the line is followed; then what is left is halved: that ends
 
@@ -59,7 +60,8 @@ def next_of(tries: Sequence[Try], allowed_bytes: int) -> Next | Settled | Nothin
     if not _is_full(best, too_large, allowed_bytes):
         halve = _since_the_first_that_failed(tries) >= TRUSTED_TRIES
         guess = (best.value + too_large) // 2 if halve else _end_of_line(tries, best, too_large, allowed_bytes)
-        return Next(max(best.value + 1, min(guess, _boldest(best, allowed_bytes), too_large - 1)))
+        value = max(best.value + 1, min(guess, _boldest(fitting, allowed_bytes), too_large - 1))
+        return Next(value, thorough=any(each.thorough and not each.fits for each in tries))  # else it would again
     confirmed = any(each.thorough and each.value == best.value for each in fitting)
     return Settled(best.value) if confirmed else Next(best.value, thorough=True)
 
@@ -74,10 +76,20 @@ def _since_the_first_that_failed(tries: Sequence[Try]) -> int:
     return len(tries) - next((number for number, each in enumerate(tries) if not each.fits), len(tries))
 
 
-def _boldest(best: Try, allowed_bytes: int) -> int:
-    """A try that is far too large takes the machine down with it. At worst all of the memory grows with the value."""
-    by_memory = STRIDE if not best.memory_bytes else BOLDNESS * allowed_bytes / best.memory_bytes
-    return int(min(STRIDE, by_memory) * best.value)
+def _boldest(fitting: Sequence[Try], allowed_bytes: int) -> int:
+    """A try that is far too large takes the machine down with it: so many fit at worst, if what was seen of smaller
+    values was too low by its noise. Of the first nobody knows what would be there without it: all may grow."""
+    best, *smaller = reversed(fitting)
+    if not best.memory_bytes:
+        return STRIDE * best.value
+    grown = best.memory_bytes if not smaller else NOISE * best.memory_bytes + _growth(best, smaller[-1])
+    each = grown / (best.value - (smaller[-1].value if smaller else 0))
+    room = BOLDNESS * allowed_bytes - best.memory_bytes
+    return int(min(STRIDE * best.value, best.value + room / each))
+
+
+def _growth(best: Try, smallest: Try) -> int:
+    return max(0, (best.memory_bytes or 0) - (smallest.memory_bytes or 0))
 
 
 def _end_of_line(tries: Sequence[Try], best: Try, too_large: int, allowed_bytes: int) -> int:

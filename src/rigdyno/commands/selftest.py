@@ -13,11 +13,14 @@ from rigdyno.clock import SystemClock
 from rigdyno.commands._shared import probes_here, rig_progress
 from rigdyno.errors import EXIT_DONE, EXIT_FAILED
 from rigdyno.rig.diagnose import diagnose
-from rigdyno.schema.selftest import SelfTest, Tried
+from rigdyno.schema.selftest import Result, SelfTest, Tried
 from rigdyno.store.files import disk_errors
 from rigdyno.units import seconds_from, show_seconds
 
 FILE = "rigdyno-selftest.json"
+RESULTS: dict[Result, str] = {
+    "works": "work", "fails": "fail", "can't run here": "can't run here", "not tried": "were not tried",
+}  # fmt: skip
 
 
 @click.command("selftest", short_help="What works on this rig: one file for a report of a fault.")
@@ -55,5 +58,8 @@ def _show(tried: Tried) -> None:
 
 
 def _closing(found: list[Tried], path: str) -> str:
-    counts = {result: sum(each.result == result for each in found) for result in dict.fromkeys(t.result for t in found)}
-    return f"{', '.join(f'{number} {result}' for result, number in counts.items())}; saved in {path}"
+    by_result = {result: [each.name for each in found if each.result == result] for result in RESULTS}
+    counts = ", ".join(f"{len(names)} {RESULTS[result]}" for result, names in by_result.items() if names)
+    missed = by_result["not tried"]
+    late = f"\nThe time was up before: {', '.join(missed)}; try a larger --budget" if missed else ""
+    return f"{counts}; saved in {path}{late}"

@@ -74,7 +74,7 @@ RUN_OPTIONS = (
     RunOption(
         name="set",
         kind=SETTINGS,
-        help="An option of the workload.",
+        help="An option of the workload, or of its update: update.NAME=VALUE.",
         metavar="KEY=VALUE",
         field="options",
         argument="options",

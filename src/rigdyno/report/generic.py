@@ -109,7 +109,7 @@ def _settings(measurements: Sequence[Measurement]) -> str:
         return "nothing was measured"
     first = measurements[0].spec
     same = [key for key in _keys(measurements) if len({m.spec.options.get(key) for m in measurements}) == 1]
-    parts = [f"{key}={first.options[key]}" for key in same]
+    parts = [f"{key}={first.named_options()[key]}" for key in same]
     if first.update != "plain" and all(m.spec.update == first.update for m in measurements):
         parts.insert(0, f"update {first.update}")
     parts += [f"device {first.device}"]

@@ -1,5 +1,7 @@
 """The largest value that fits, on memory curves that are given."""
 
+from random import Random
+
 import pytest
 
 from rigdyno.analyse.search import MOST, Next, NothingFits, Settled, Try, next_of
@@ -32,13 +34,27 @@ class TestStraightLines:
         truth = int((allowed - fixed) / each)
         tries, found = search(line(fixed, each), allowed)
         assert isinstance(found, Settled)
-        assert 0.96 * truth - 1 <= found.value <= truth
+        assert found.value <= truth
+        assert line(fixed, each)(found.value) >= 0.94 * allowed or found.value == truth
         assert len(tries) <= 8
 
     def test_what_is_settled_was_confirmed(self):
         tries, found = search(line(0, 1e6), GB)
         assert tries[-1].thorough
         assert tries[-1].value == found.value
+
+    def test_no_try_takes_far_more_than_is_allowed(self):
+        for fixed, each in ((0, 6e8), (6e8, 1e8), (6e8, 1e5), (9e8, 1e7), (1e7, 1e7)):
+            tries, _ = search(line(fixed, each), GB)
+            assert max(each.memory_bytes for each in tries) <= 2.1 * GB
+
+    def test_noise_of_a_few_hundredths_costs_few_tries(self):
+        """Seen on a busy machine: 630 MB for the program, 0.1 MB a sample, and 5 % up or down from start to start."""
+        noise = Random(7)
+        for _ in range(200):
+            tries, found = search(lambda value: (6.3e8 + 1e5 * value) * noise.uniform(0.97, 1.03), 9e8)
+            assert isinstance(found, Settled)
+            assert len(tries) <= 14
 
     def test_exactly_one_fits(self):
         assert search(line(0, 6e8), GB)[1] == Settled(1)
@@ -69,7 +85,7 @@ class TestCurvesThatAreNoLines:
         assert isinstance(found, Settled)
         assert memory(found.value) <= 2 * GB
         above = [each.value for each in tries if not each.fits and each.value > found.value]
-        assert memory(found.value) >= 0.97 * 2 * GB or min(above) - found.value <= max(1, found.value / 32)
+        assert memory(found.value) >= 0.94 * 2 * GB or min(above) - found.value <= max(1, found.value / 32)
         assert len(tries) <= 20
 
     def test_memory_that_is_not_told_when_it_runs_out(self):

@@ -59,7 +59,7 @@ class Scripted:
 
 
 def line(value, cell):
-    return Completed(), 100 * MB + 7 * MB * value  # 56 of them fill 98 %
+    return Completed(), 100 * MB + 7 * MB * value  # 54 of them fill 96 %
 
 
 def a_cell(**changes):
@@ -99,9 +99,9 @@ def test_what_it_settled_is_in_the_record_and_in_the_name(a_run):
     folder = a_run()
     started, _ = go_on(folder)
     found = result(folder)
-    assert found.spec.options == {"learning_rate": 0.1, "batch_size": 56}
+    assert found.spec.options == {"learning_rate": 0.1, "batch_size": 54}
     assert found.spec.largest == {"batch_size": ALLOWED}
-    assert "batch_size=56 (largest in 500 MB)" in name_of(found.spec)
+    assert "batch_size=54 (largest in 500 MB)" in name_of(found.spec)
     assert started[-1] == "01-mnist_cnn-largest"
     assert started[:-1] == [f"01-mnist_cnn-largest-try{number:02d}" for number in range(1, len(started))]
     assert len(started) <= 9
@@ -168,7 +168,7 @@ def test_the_others_of_a_plan_run_too_and_attempts_are_no_figures(a_run):
     other = Cell(name="02-mnist_cnn-3", spec=spec, participants=laid_out(1, 1, "cpu"), seconds=12.0)
     folder = a_run(a_cell(), other)
     go_on(folder)
-    assert [each.spec.options["batch_size"] for each in Run(folder, folder.head()).measurements] == [56, 3]
+    assert [each.spec.options["batch_size"] for each in Run(folder, folder.head()).measurements] == [54, 3]
 
 
 def test_repeats_share_what_was_found(a_run):
