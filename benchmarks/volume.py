@@ -39,16 +39,26 @@ from rigdyno.engines.blockwise.cutting import Buffers, best_cut
 from rigdyno.engines.blockwise.network.loading import model_of
 from rigdyno.engines.blockwise.network.unet import UNet3d
 
-EDGE, QUICK_EDGE = 320, 112
-FEATURES = (32, 64, 128, 256)
 ROI, OVERLAP = 96, 0.25
 MEMORY = 6 * 10**9
-ERROR_EDGE, QUICK_ERROR_EDGE = 160, 80
 LEAST_ROUNDS, MOST_ROUNDS = 2, 8
 SPEED_SHARE = 0.55  # of the time that is left, for the arms; the rest is for whole runs of the program
 NEEDED = "1.6.1"
 NARROW = "4,8,16,32"  # for what doesn't depend on how much there is to compute
-SIZES = (192, 512)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the network and of the volumes."""
+
+    features: tuple[int, ...] = (32, 64, 128, 256)
+    edge: int = 320
+    error_edge: int = 160
+    run_edge: int = 256  # of a run of the whole program
+    edges: tuple[int, int] = (192, 512)  # of a small volume and a large one
+
+
+QUICK = Size(features=(16, 32, 64, 128), edge=96, error_edge=64, run_edge=96, edges=(96, 160))
 
 
 @dataclass
@@ -66,21 +76,21 @@ def main() -> None:
     quick = parser.parse_args().quick
     allowed = Allowance(quick)
     torch.set_grad_enabled(False)
-    network = fixed_network()
-    edge = QUICK_EDGE if quick else EDGE
+    size = QUICK if quick else Size()
+    network = fixed_network(size.features)
     print("  errors against the network over a whole volume at once", flush=True)
-    halo, errors = error_rows(network, QUICK_ERROR_EDGE if quick else ERROR_EDGE)
-    speeds = Speeds(network, edge, halo)
+    halo, errors = error_rows(network, size.error_edge)
+    speeds = Speeds(network, size, halo)
     speeds.take_turns(allowed, 2 if quick else LEAST_ROUNDS + 1)
-    promised = Promises(quick)
+    promised = Promises(size)
     print_table(speeds, errors)
     finish([*speeds.bars(errors), *promised.bars()])
 
 
-def fixed_network() -> nn.Module:
+def fixed_network(features: tuple[int, ...]) -> nn.Module:
     """Weights as training leaves them: norms with figures of their own, and an answer that isn't 0.5 everywhere."""
     torch.manual_seed(0)
-    network = UNet3d(features=FEATURES).eval()
+    network = UNet3d(features=features).eval()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm3d):
             module.running_mean.normal_(0.0, 0.1)
@@ -149,14 +159,14 @@ class _Enough(Exception):
 
 
 class Speeds:
-    def __init__(self, network: nn.Module, edge: int, halo: tuple[int, int, int]) -> None:
-        self.edge, self.halo, self.network = edge, halo, network
-        self.volume = test_volume(edge)
+    def __init__(self, network: nn.Module, size: Size, halo: tuple[int, int, int]) -> None:
+        self.edge, self.halo, self.network = size.edge, halo, network
+        self.volume = test_volume(size.edge)
         self.model = model_of(network, 1).model
         program = 400 * 10**6
-        self.cut = best_cut(self.model, (edge,) * 3, halo, MEMORY, Buffers(5, 9, program), alike=False)
+        self.cut = best_cut(self.model, (size.edge,) * 3, halo, MEMORY, Buffers(5, 9, program), alike=False)
         self.peaks: list[float] = []
-        largest_roi = self._largest_roi()
+        largest_roi = self._largest_roi(size.features)
         last = copy.deepcopy(network).to(memory_format=torch.channels_last_3d)
         self.arms = [
             Arm("sliding window, default", lambda: self._windows(network, ROI, OVERLAP, 2)),
@@ -179,9 +189,9 @@ class Speeds:
                 rate = self.edge**3 / seconds / 1e6
                 print(f"  round {number}: {arm.name}: {rate:.3f} megavoxel/s", flush=True)
 
-    def _largest_roi(self) -> int:
+    def _largest_roi(self, features: tuple[int, ...]) -> int:
         """That fits the same memory: a plain step of this network holds about 96 channels of the finest level twice."""
-        channels = 2 * FEATURES[0] + 2 * (FEATURES[0] + FEATURES[1])
+        channels = 2 * features[0] + 2 * (features[0] + features[1])
         fits = int(((MEMORY - 4e8) / (4 * channels)) ** (1 / 3)) // 8 * 8
         return min(fits, self.edge)
 
@@ -265,15 +275,13 @@ def _at_most_theirs(name: str, ours: float, theirs: float) -> Bar:
 class Promises:
     """What `rigdyno infer` says beforehand, beside what it then took."""
 
-    def __init__(self, quick: bool) -> None:
+    def __init__(self, size: Size) -> None:
         with tempfile.TemporaryDirectory() as folder:
             where = Path(folder)
             print("  a run of the whole program", flush=True)
-            edge = 96 if quick else 256
-            self.run = infer(where, edge, features=",".join(map(str, FEATURES)), memory="3GB")
+            self.run = infer(where, size.run_edge, features=",".join(map(str, size.features)), memory="3GB")
             print("  the same time for each voxel of small and large volumes", flush=True)
-            sizes = (96, 192) if quick else SIZES
-            self.small, self.large = (infer(where, size, features=NARROW, memory="2GB") for size in sizes)
+            self.small, self.large = (infer(where, edge, features=NARROW, memory="2GB") for edge in size.edges)
 
     def bars(self) -> list[Bar]:
         other = 1 - self.run.totals["predicting"] / self.run.totals["time"]
