@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 import subprocess
@@ -10,14 +11,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from msgspec.structs import replace
 
 from rigdyno import __version__, api, catalogue
 from rigdyno.clock import Clock, utc_now
 from rigdyno.contracts import Requirement
-from rigdyno.errors import EXIT_DONE, NothingMeasured, RigdynoError, UsageError
+from rigdyno.errors import EXIT_DONE, Interrupted, NothingMeasured, RigdynoError, UsageError
 from rigdyno.plan.build import option_types
 from rigdyno.plan.duel import DuelRequest, expand_duel
 from rigdyno.plan.expand import expand
@@ -36,6 +37,7 @@ SHORT = Budget(seconds=1.0, max_steps=5)
 LOG_LINES = 20
 TRAINED = "mnist_cnn"  # the smallest workload that trains
 EDGE = 24  # of a volume
+MOST_SECONDS = 60.0  # for what takes four
 
 Outcome = tuple[Result, str, tuple[str, ...]]  # the result, why, and the end of a log
 
@@ -148,6 +150,8 @@ class Bench:
             head = self._head(trial.request)
             with api.sessions(head) as opened:
                 finished = api.carry_out(api.start(head, self._store), head, opened=opened)
+        except Interrupted:
+            raise
         except (UsageError, NothingMeasured) as error:
             return "can't run here", str(error), ()
         except RigdynoError as error:
@@ -163,9 +167,13 @@ class Bench:
             file.create_dataset("raw", (EDGE, EDGE, EDGE), "uint8", bytearray(range(EDGE)) * EDGE**2)
         network = ["--model", "unet3d", "--set", "features=2,4", "--backend", "torch", "--device", device]
         command = [sys.executable, "-m", "rigdyno", "infer", f"{source}/raw", str(output), *network]
-        done = subprocess.run(
-            [*command, "--out", str(self._store), "--quiet"], capture_output=True, text=True, check=False
-        )
+        try:
+            done = subprocess.run(
+                [*command, "--out", str(self._store), "--quiet"],
+                capture_output=True, text=True, check=False, timeout=MOST_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return "fails", f"it wasn't over after {MOST_SECONDS:g} s", ()
         words = done.stderr.strip().rpartition("\n")[2]
         if done.returncode == EXIT_DONE:
             return "works", "", ()
@@ -220,17 +228,29 @@ def _log(cell: StoredCell) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def without_names(text: str, store: Path) -> str:
-    """Without what tells whose machine it is: its name, the user's, and the folders that hold them."""
-    host = socket.gethostname()
-    private = {
-        str(store): "STORE", str(Path.cwd()): "FOLDER", str(Path.home()): "HOME",
-        host: "HOST", host.partition(".")[0]: "HOST", _user(): "USER",
-    }  # fmt: skip
-    for name in sorted(filter(None, private), key=len, reverse=True):
-        if name != "/":
-            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", private[name], text)
-    return text
+def without_names(value: Any, store: Path) -> Any:
+    """All texts in it without what tells whose machine it is: its name, the user's, and folders that hold them."""
+    private = _private(store)
+    pattern = re.compile("|".join(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])" for name in private), re.IGNORECASE)
+    by_name = {name.lower(): word for name, word in private.items()}
+    return _replaced(value, lambda text: pattern.sub(lambda found: by_name[found[0].lower()], text))
+
+
+def _private(store: Path) -> dict[str, str]:
+    """The longest first: a folder may hold a name."""
+    host, others = socket.gethostname(), (os.environ.get("SUDO_USER", ""), os.environ.get("USER", ""))
+    folders = {str(store): "STORE", str(Path.cwd()): "FOLDER", str(Path.home()): "HOME"}
+    names = {host: "HOST", host.partition(".")[0]: "HOST", **dict.fromkeys((_user(), *others), "USER")}
+    found = {**folders, **names}
+    return {name: found[name] for name in sorted(found, key=len, reverse=True) if name not in ("", "/")}
+
+
+def _replaced(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):  # its keys are ours
+        return {key: _replaced(each, change) for key, each in value.items()}
+    return [_replaced(each, change) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _user() -> str:

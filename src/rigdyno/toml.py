@@ -30,19 +30,22 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def line_of(path: Path, key: str, table: str = "") -> int | None:
-    """Where a key stands, since the parser doesn't tell: the first line that sets it in its table; a table's head."""
-    inside = ""
-    setting = re.compile(rf"\s*{_named(key)}\s*[=.]")
-    outside = re.compile(rf"\s*{_named(table)}\s*(\.\s*{_named(key)}\s*)?=")  # table.key = 1, table = {{ key = 1 }}
+    """Where a key stands, since the parser doesn't tell: the first line that sets it, or a table that it is in."""
+    wanted, inside = f"{table}.{key}" if table else key, ""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
-            inside = header[1].strip("\"'")
-            if not table and inside == key:
+        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
+            inside = name = _plain(header[1])
+        elif setting := re.match(r"([^=#]+)=", line):
+            name = f"{inside}.{_plain(setting[1])}" if inside else _plain(setting[1])
+            if wanted.startswith(f"{name}."):  # table = { key = 1 }
                 return number
-        elif (inside == table and setting.match(line)) or (table and not inside and outside.match(line)):
+        else:
+            continue
+        if name == wanted or name.startswith(f"{wanted}."):
             return number
     return None
 
 
-def _named(key: str) -> str:
-    return rf"""["']?{re.escape(key)}["']?"""
+def _plain(name: str) -> str:
+    """Without quotes, and blanks around dots."""
+    return ".".join(part.strip().strip("\"'") for part in name.split("."))

@@ -27,6 +27,7 @@ class Evidence:
     sampler_exit_code: int | None = None
     steps_name: str = "steps"  # "memmove steps", where there are several kinds
     has_budget: bool = True  # whether a larger one would give more steps
+    too_much_memory: str | None = None  # what it took, and was to fit into, where that is less
 
     @property
     def kept(self) -> Rows:

@@ -6,7 +6,7 @@ the third is near its end. Decided from the tries alone, so that a search goes o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FIRST = 1
@@ -17,6 +17,7 @@ FULL = 0.94  # of the memory: from here on it is as good as full
 BOLDNESS = 2  # times the memory: what a try may take at worst
 NOISE = 0.05  # of the peak, by which it may have been seen too low
 CLOSE = 1 / 32  # of the value, to the smallest that didn't fit
+MOST_TRIES = 30  # then the largest that was confirmed has to do
 TRUSTED_TRIES = 3  # behind the first that didn't fit the line is followed; then what is left is halved: that ends
 
 
@@ -50,20 +51,33 @@ def next_of(tries: Sequence[Try], allowed_bytes: int) -> Next | Settled | Nothin
     broken = next((each.value for each in tries if each.fits is None), None)
     if broken is not None:
         return Settled(broken)  # not a matter of size: whoever runs with it says what is wrong
-    if not tries:
+    points = _by_value(tries)
+    if not points:
         return Next(FIRST)
-    too_large = min((each.value for each in tries if not each.fits), default=MOST + 1)
-    fitting = sorted((each for each in tries if each.fits and each.value < too_large), key=lambda each: each.value)
+    too_large = min((value for value, each in points.items() if not each.fits), default=MOST + 1)
+    fitting = [points[value] for value in sorted(points) if value < too_large]
     if not fitting:
-        return NothingFits(tries[0].memory_bytes)
+        return NothingFits(points[too_large].memory_bytes)
     best = fitting[-1]
+    if best.thorough and len(tries) >= MOST_TRIES:
+        return Settled(best.value)
     if not _is_full(best, too_large, allowed_bytes):
         halve = _since_the_first_that_failed(tries) >= TRUSTED_TRIES
-        guess = (best.value + too_large) // 2 if halve else _end_of_line(tries, best, too_large, allowed_bytes)
+        guess = (best.value + too_large) // 2 if halve else _end_of_line(points, best, too_large, allowed_bytes)
         value = max(best.value + 1, min(guess, _boldest(fitting, allowed_bytes), too_large - 1))
         return Next(value, thorough=any(each.thorough and not each.fits for each in tries))  # else it would again
-    confirmed = any(each.thorough and each.value == best.value for each in fitting)
-    return Settled(best.value) if confirmed else Next(best.value, thorough=True)
+    return Settled(best.value) if best.thorough else Next(best.value, thorough=True)
+
+
+def _by_value(tries: Sequence[Try]) -> dict[int, Try]:
+    """What is known of each: it fits if it always did, and takes the most that it ever took."""
+    points: dict[int, Try] = {}
+    for each in tries:
+        before = points.get(each.value, each)
+        memory = max(before.memory_bytes or 0, each.memory_bytes or 0) or None
+        fits = before.fits and each.fits
+        points[each.value] = Try(each.value, fits, memory, before.thorough or each.thorough)
+    return points
 
 
 def _is_full(best: Try, too_large: int, allowed_bytes: int) -> bool:
@@ -92,10 +106,10 @@ def _growth(best: Try, smallest: Try) -> int:
     return max(0, (best.memory_bytes or 0) - (smallest.memory_bytes or 0))
 
 
-def _end_of_line(tries: Sequence[Try], best: Try, too_large: int, allowed_bytes: int) -> int:
+def _end_of_line(points: Mapping[int, Try], best: Try, too_large: int, allowed_bytes: int) -> int:
     """Where the line through the largest that fits, and the smallest that didn't or one of half its size, comes to the
     aim."""
-    known = {each.value: each.memory_bytes for each in tries if each.memory_bytes is not None}
+    known = {value: each.memory_bytes for value, each in points.items() if each.memory_bytes is not None}
     others = [value for value in known if value == too_large or 2 * value <= best.value]
     if best.value not in known or not others:
         return MOST

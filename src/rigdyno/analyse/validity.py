@@ -100,6 +100,10 @@ def loss_not_falling(evidence: Evidence) -> Spoken:
     return "SUSPECT", f"the training loss didn't fall: {first:.4g} at first, {last:.4g} at last"
 
 
+def beyond_memory(evidence: Evidence) -> Spoken:
+    return None if evidence.too_much_memory is None else ("SUSPECT", evidence.too_much_memory)
+
+
 # Rules about what a whole node did: of several nodes, the one is named.
 _ABOUT_THE_NODE = frozenset(
     rule.__name__
@@ -144,5 +148,6 @@ RULES: dict[str, Rule] = {
         wrong_result,
         loss_not_finite,
         loss_not_falling,
+        beyond_memory,
     )
 }

@@ -78,7 +78,7 @@ def view_text(view: View, *, as_json: bool, quiet: bool) -> str:
 
 
 def exit_code(finished: Run) -> int:
-    outcomes = [record.outcome for record in finished.records]
+    outcomes = [record.outcome for record in finished.records if record.attempt_of is None]
     if any(isinstance(outcome, Failed) for outcome in outcomes) or (finished.duel and finished.duel.lost):
         return EXIT_FAILED
     if outcomes and finished.has_unbegun:

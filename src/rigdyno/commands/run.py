@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from rigdyno.commands._shared import exit_code, flags_of, out_option, outcome_text, root_of
 from rigdyno.errors import EXIT_DONE, DamagedRun, UsageError
@@ -71,7 +72,9 @@ def command(
             return _take_part(request, read_secret(secret_file), quiet=quiet)
         head = api.prepare(request)
     talk = not (as_json or quiet)
-    if talk or dry_run:
+    if dry_run and as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode({"plan": head.plan}), indent=2))
+    elif talk or dry_run:
         click.echo("\n".join(plan_lines(head, root_of(out), page_of(), every_cell=dry_run)))
     if dry_run:
         return EXIT_DONE

@@ -34,6 +34,8 @@ def command(budget: str, path: str) -> int:
     from rigdyno.selftest import Bench, trials, without_names
 
     seconds, clock = seconds_from(budget), SystemClock()
+    with disk_errors(Path(path)):
+        Path(path).open("a").close()  # not only when all is over
     with rig_progress() as say, tempfile.TemporaryDirectory(prefix="rigdyno-selftest") as folder:
         diagnosis = diagnose(dict(probes_here()), clock, quick=True, progress=say)
         bench, found = Bench(diagnosis, Path(folder), clock, seconds), []
@@ -44,9 +46,9 @@ def command(budget: str, path: str) -> int:
                 _show(found[-1])
         finally:  # also after Ctrl-C: what was found until then may be what is wanted
             result = SelfTest(rigdyno_version=__version__, diagnosis=diagnosis, tried=tuple(found))
-            text = msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
+            content = without_names(msgspec.to_builtins(result), Path(folder))
             with disk_errors(Path(path)):
-                Path(path).write_text(without_names(text, Path(folder)))
+                Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
     click.echo(_closing(found, path))
     return EXIT_FAILED if result.fails else EXIT_DONE
 

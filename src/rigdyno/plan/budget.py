@@ -16,6 +16,8 @@ from rigdyno.schema.spec import WARM_UP_ROWS, RunSpec
 from rigdyno.units import show_seconds
 
 LEAST_SECONDS = 1.0  # a cell that measures for less says nothing
+TRY_SECONDS = 2.0  # of one attempt of a search
+USUAL_TRIES = 8
 FEWEST_REPEATS = 3  # two processes have an interval that says nothing: then one is as good
 
 
@@ -78,7 +80,8 @@ def _with_less(shares: Sequence[Share]) -> list[Share] | None:
 
 def _share(cell: Wanted) -> Share:
     least = max(LEAST_SECONDS, _needed_seconds(cell.spec))
-    return Share(cell, cell.repeat, start_seconds(cell.spec), least, cell.spec.budget.seconds)
+    start = start_seconds(cell.spec) + search_seconds(cell.spec)
+    return Share(cell, cell.repeat, start, least, cell.spec.budget.seconds)
 
 
 def _factor(shares: Sequence[Share], left: float) -> float:
@@ -108,6 +111,12 @@ def start_seconds(spec: RunSpec) -> float:
         return workload_of(spec).start_seconds()
     except RigdynoError:
         return 0.0  # what is wrong with it is said when the cell itself is asked
+
+
+def search_seconds(spec: RunSpec) -> float:
+    """Until it is known how large an option may be; 0 where that isn't asked, or is known."""
+    is_open = any(name not in spec.options for name in spec.largest)
+    return USUAL_TRIES * (TRY_SECONDS + start_seconds(spec)) if is_open else 0.0
 
 
 def _needed_seconds(spec: RunSpec) -> float:

@@ -12,14 +12,13 @@ import msgspec
 from rigdyno import catalogue
 from rigdyno.contracts import ANY_FRAMEWORK, Arrangement, Update, Wanted, Workload
 from rigdyno.errors import MissingExtra
+from rigdyno.plan.budget import search_seconds
 from rigdyno.plan.build import arrangement_of, is_function, ranks_of, scope_of, update_of, workload_of
 from rigdyno.plan.preflight import Resources, what_would_fit
 from rigdyno.schema.participant import laid_out
 from rigdyno.schema.spec import Cell, RunSpec
 from rigdyno.schema.system import System
-
-TRY_SECONDS = 2.0  # of one attempt of a search
-USUAL_TRIES = 6
+from rigdyno.units import show_bytes
 
 
 def cells_of(wanted: Sequence[Wanted], system: System, resources: Resources) -> Iterator[Cell]:
@@ -43,10 +42,9 @@ def _cell(spec: RunSpec, system: System, resources: Resources) -> Cell:
         refusal = refusal_of(spec, workload, system, resources)
     except MissingExtra as error:
         return msgspec.structs.replace(cell, refusal=str(error))
-    seconds = spec.budget.seconds + workload.start_seconds()
-    if spec.largest:
-        seconds += USUAL_TRIES * (TRY_SECONDS + workload.start_seconds())
-    memory = max(spec.largest.values(), default=memory_of_all(spec, workload, system))
+    seconds = spec.budget.seconds + workload.start_seconds() + search_seconds(spec)
+    need = memory_of_all(spec, workload, system)
+    memory = max(spec.largest.values(), default=need) if spec.device == "cpu" else need
     return msgspec.structs.replace(cell, refusal=refusal, memory_bytes=memory, seconds=seconds)
 
 
@@ -69,7 +67,7 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     if objection or not here:
         return objection or None
     if spec.largest:
-        return resources.refusal(max(spec.largest.values()))
+        return _no_room_for(max(spec.largest.values()), spec.device, system, resources)
     too_large = resources.refusal(memory_of_all(spec, workload, system))
     if too_large is None:
         return None
@@ -82,6 +80,8 @@ def _mixed_frameworks(spec: RunSpec, workload: Workload, update: Update, arrange
     own = workload.framework
     if own not in (ANY_FRAMEWORK, *catalogue.names("framework")):
         return f"this workload needs the framework '{own}', which is not installed; docs/adding.md tells how to add one"
+    if not workload.trains and spec.update != "plain":
+        return f"the update '{spec.update}' changes how a model is trained, and this workload trains none"
     parts = {"arrangement": arrangement.framework, **({"update": update.framework} if workload.trains else {})}
     for kind, framework in parts.items():
         if framework != own and ANY_FRAMEWORK not in (framework, own):
@@ -96,6 +96,17 @@ def _other_choice(kind: str, framework: str) -> str:
     if fitting:
         return f"try --{kind} {' or '.join(fitting)}"
     return f"no {kind} for {framework} is installed; docs/adding.md tells how to add one"
+
+
+def _no_room_for(size: int, device: str, system: System, resources: Resources) -> str | None:
+    """For what an option may fill: memory of the device, which on a CPU is the machine's."""
+    if device == "cpu":
+        return resources.refusal(size)
+    kind = device.partition(":")[0]
+    has = [each.memory_bytes for each in system.accelerators if each.device_kind == kind and each.memory_bytes]
+    if not has or size <= min(has):
+        return None
+    return f"{show_bytes(size)} are to be filled, and the device has {show_bytes(min(has))}"
 
 
 def _trap(workload: Workload, device: str) -> str | None:

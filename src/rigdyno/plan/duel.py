@@ -11,6 +11,7 @@ from rigdyno.errors import BadValue, UsageError
 from rigdyno.plan.build import known_options, unknown_option, workload_of
 from rigdyno.plan.expand import expand, plan_name
 from rigdyno.plan.load import Request
+from rigdyno.plan.options import LARGEST
 from rigdyno.plan.pairs import (
     LEAST_MEASURED_SECONDS,
     MOST_MEASURED_SECONDS,
@@ -94,6 +95,12 @@ def require_one_configuration(request: Request) -> None:
         raise UsageError(
             f"{request.target} is a suite of several configurations; a duel takes one: a workload, or FILE.py:FUNCTION"
         )
+    searched = [key for key, value in request.options.items() if value == LARGEST]
+    if searched:
+        raise UsageError(
+            f"an arm of a duel has a value for {searched[0]}; find the largest with `rigdyno run`",
+            key=f"set.{searched[0]}",
+        )
 
 
 def _arm(request: Request, system: System, device: str, resources: Resources) -> RunSpec:
@@ -106,8 +113,6 @@ def _arm(request: Request, system: System, device: str, resources: Resources) ->
     arrangement = specs[0].arrangement
     if arrangement != "single":
         raise UsageError(f"an arm of a duel is one process on one device, and the arrangement '{arrangement}' is not")
-    if specs[0].largest:
-        raise UsageError(f"an arm of a duel has a value for {', '.join(specs[0].largest)}; find it with `rigdyno run`")
     if specs[0].launcher != "process":
         raise UsageError(f"a duel starts its own processes; leave out the launcher '{specs[0].launcher}'")
     return specs[0]

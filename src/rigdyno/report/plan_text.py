@@ -92,7 +92,8 @@ def _over(cells: Mapping[str, Cell], records: Sequence[RunRecord]) -> list[str]:
     planned = [cell.seconds - cell.spec.budget.seconds for cell, _, _ in timed]
     taken = [start for _, _, start in timed]
     later = sum(record.seconds - start - record.spec.budget.seconds for _, record, start in timed)
-    said = []
+    tried = [record.seconds for record in records if record.attempt_of is not None]
+    said = [f"{len(tried)} tries of how large an option may be took {show_seconds(sum(tried))}"] if tried else []
     if sum(taken) - sum(planned) > NOTICED_SECONDS:
         mean, expected = (show_seconds(sum(seconds) / len(timed)) for seconds in (taken, planned))
         longer = show_seconds(sum(taken) - sum(planned))

@@ -71,7 +71,10 @@ def _environment_facts(environment: Environment) -> Iterator[tuple[str, str]]:
 
 def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
     record = cell.record
-    yield from textwrap.wrap(f"{record.cell}: {ending(record)}", page.width, subsequent_indent="  ")
+    took = f", {show_bytes(record.memory_bytes)}" if record.attempt_of and record.memory_bytes is not None else ""
+    yield from textwrap.wrap(f"{record.cell}: {ending(record)}{took}", page.width, subsequent_indent="  ")
+    if record.attempt_of is not None:  # of a search: what it says is whether it fits
+        return
     options = ", ".join(f"{key}={value}" for key, value in {**record.spec.options, **record.facts.settled}.items())
     facts = [
         ("configuration", f"{record.spec.workload} {options}".strip()),

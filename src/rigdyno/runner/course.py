@@ -58,7 +58,7 @@ class PlannedCourse:
             return None
         if is_open(cell):
             alike = {each.name for each in self.plan.cells if each.spec.key() == cell.spec.key()}
-            cell = next_attempt(cell, alike, [each.record for each in stored.cells([])])
+            cell = next_attempt(cell, alike, stored)
             self.schedule.replaced(cell)
         return cell if cell.refusal is not None else self.schedule.allotted(cell)
 

@@ -66,6 +66,8 @@ class Schedule:
         start = self._start_of(cell)
         if self._begun and self.left_seconds + LATE * self._allowed < start + LEAST_SECONDS:
             return None
+        if cell.attempt_of is not None:  # of the time that is kept for its search; less of it would not say the same
+            return _with_budget(cell, seconds, LONGEST * seconds, None)
         rest = self._rest if any(each.name == cell.name for each in self._rest) else [*self._rest, cell]
         starts = sum(map(self._start_of, rest))
         measuring = sum(each.spec.budget.seconds for each in rest)

@@ -126,6 +126,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.outcome, Failed) and self.outcome.kind in RUN_AGAIN
 
     @property
+    def memory_bytes(self) -> int | None:
+        """The peak of what is scarce where it ran: of the device's memory, or of the processes'."""
+        if self.spec.device == "cpu":
+            return self.peak_memory_bytes
+        return None if self.device_memory is None else self.device_memory.peak_bytes
+
+    @property
     def is_figure(self) -> bool:
         """Whether its steps say something by themselves."""
         return self.pair is None and self.attempt_of is None

@@ -149,6 +149,10 @@ class RunFolder:
             return False
         return record.spec.key() == cell.spec.key()
 
+    def has_record(self, name: str) -> bool:
+        """Of a cell of this name, whether it can be read or not."""
+        return (self.path / CELLS / name / RECORD).exists()
+
     def write_record(self, record: RunRecord, cell: Cell) -> None:
         write_json(self.cell_folder(cell) / RECORD, record)
 

@@ -3,6 +3,8 @@
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rigdyno.analyse.search import MOST, Next, NothingFits, Settled, Try, next_of
 
@@ -106,3 +108,27 @@ class TestCurvesThatAreNoLines:
 
 def test_what_fails_for_another_reason_is_not_a_matter_of_size():
     assert next_of([Try(1, True, 10**6), Try(8, None)], GB) == Settled(8)
+
+
+def test_the_same_value_tried_twice_is_one_point():
+    """The quick try was nearly full, and the thorough one a little less."""
+    assert next_of([Try(1, True, 950), Try(1, True, 930, thorough=True)], 1000) == Settled(1)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Try,
+            st.integers(1, 40),
+            st.sampled_from((True, True, False, None)),
+            st.none() | st.integers(1, 2000),
+            st.booleans(),
+        ),
+        max_size=40,
+    )
+)
+def test_any_tries_have_an_answer(tries):
+    """As somebody may have left them in a folder."""
+    found = next_of(tries, 1000)
+    if isinstance(found, Next):
+        assert 1 <= found.value <= MOST

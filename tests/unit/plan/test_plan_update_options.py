@@ -87,6 +87,23 @@ def test_a_plan_file_has_them_with_quotes_and_without_and_errors_name_the_line(t
         specs(from_toml(plan))
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[set.update]\n\ndelta = 2.0\n", "[set]\n\nupdate = { delta = 2.0 }\n", "\n\nset.update.delta = 2.0\n"],
+    ids=["a table in it", "in one line", "dots"],
+)
+def test_lines_of_every_way_to_write_it(tmp_path, text):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'target = "mnist_cnn"\nupdate = "dp_fast"\n{text}')
+    with pytest.raises(BadValue, match=r"plan\.toml:5: update\.delta must lie between"):
+        specs(from_toml(plan))
+
+
+def test_what_trains_nothing_has_no_use_for_an_update():
+    with pytest.raises(BadValue, match="changes how a model is trained, and this workload trains none"):
+        specs(Request(target="tensor_add", update="dp_fast"))
+
+
 def test_arms_of_a_duel_have_their_own():
     common = Request(target="mnist_cnn", options={"update.noise_multiplier": 2.0})
     arms = [

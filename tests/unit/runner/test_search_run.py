@@ -7,16 +7,18 @@ import pytest
 
 from rigdyno.analyse.matching import name_of
 from rigdyno.api import Run
+from rigdyno.commands._shared import exit_code
 from rigdyno.contracts import Exit, Left
+from rigdyno.errors import DamagedRun
 from rigdyno.report.progress import Silent
 from rigdyno.runner.orchestrate import Orchestrator
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import laid_out
-from rigdyno.schema.record import Completed, Failed, Skipped, WorkerReport
+from rigdyno.schema.record import Completed, DeviceMemory, Failed, Skipped, WorkerReport
 from rigdyno.schema.spec import Cell, RunSpec
 from rigdyno.store.files import write_json
 from rigdyno.store.folder import RunFolder
-from support import NOW, ManualClock, a_head, rows_path, write_steps
+from support import NOW, ManualClock, a_head, a_record, rows_path, write_steps
 
 MB = 10**6
 ALLOWED = 500 * MB
@@ -136,14 +138,15 @@ def test_a_run_that_is_complete_stays_as_it_is(a_run):
     assert go_on(folder) == ([], True)
 
 
-def test_running_out_of_memory_is_an_answer(a_run):
-    def breaks(value, cell):
-        if value > 57:
-            return Failed(kind="out_of_memory", phase="measure", message="no"), None
-        return Completed(), 10 * MB
+def breaks_above(most, value):
+    if value > most:
+        return Failed(kind="out_of_memory", phase="measure", message="no"), None
+    return Completed(), 10 * MB
 
+
+def test_running_out_of_memory_is_an_answer(a_run):
     folder = a_run()
-    go_on(folder, breaks)
+    go_on(folder, lambda value, cell: breaks_above(57, value))
     assert result(folder).spec.options["batch_size"] in (56, 57)
 
 
@@ -178,3 +181,55 @@ def test_repeats_share_what_was_found(a_run):
     assert started[-2:] == ["01-mnist_cnn-largest", "02-mnist_cnn-largest-r2"]
     assert all(name.startswith("01-mnist_cnn-largest-try") for name in started[:-2])
     assert len(result(folder).records) == 2
+
+
+def test_a_try_whose_record_is_damaged_is_made_again_under_another_number(a_run):
+    folder = a_run()
+    go_on(folder, kill_at=4)
+    (folder.path / "cells" / "01-mnist_cnn-largest-try02" / "record.json").write_text("{")
+    started, over = go_on(folder)
+    assert over
+    assert "01-mnist_cnn-largest-try02" not in started
+    assert len(set(started)) == len(started)
+    assert result(folder).spec.options["batch_size"] == 54
+
+
+def test_tries_that_somebody_has_changed_are_not_counted(a_run):
+    folder = a_run()
+    go_on(folder, kill_at=4)
+    for number, wrong in ((1, "many"), (2, True)):
+        path = folder.path / "cells" / f"01-mnist_cnn-largest-try0{number}" / "record.json"
+        record = msgspec.json.decode(path.read_bytes())
+        record["spec"]["options"]["batch_size"] = wrong
+        path.write_bytes(msgspec.json.encode(record))
+    assert go_on(folder)[1]
+    assert result(folder).spec.options["batch_size"] == 54
+
+
+def test_a_plan_that_somebody_has_changed_is_damaged(a_run):
+    spec = msgspec.structs.replace(a_cell().spec, largest={"batch_size": ALLOWED, "size": ALLOWED})
+    with pytest.raises(DamagedRun, match="several options"):
+        go_on(a_run(a_cell(spec=spec)))
+
+
+def test_more_memory_than_it_was_to_fit_into_is_said(a_run):
+    folder = a_run()
+    go_on(folder, lambda value, cell: (Completed(), 100 * MB + 7 * MB * value + (0 if cell.attempt_of else 50 * MB)))
+    reasons = {reason.code: reason.sentence for reason in result(folder).validity.reasons}
+    assert reasons["beyond_memory"] == "it took 528 MB, and batch_size was to fit into 500 MB"
+
+
+def test_on_a_card_it_is_the_memory_of_the_card_that_counts():
+    card = a_record(RunSpec(workload="x", device="cuda"), peak_memory_bytes=5, device_memory=DeviceMemory(peak_bytes=7))
+    assert card.memory_bytes == 7
+    assert msgspec.structs.replace(card, device_memory=None).memory_bytes is None
+    assert a_record(RunSpec(workload="x"), peak_memory_bytes=5).memory_bytes == 5
+
+
+def test_failed_tries_are_no_failure_of_the_run(a_run):
+    folder = a_run()
+    go_on(folder, lambda value, cell: breaks_above(57, value))
+    assert exit_code(Run(folder, folder.head())) == 0
+    nothing = a_run()
+    go_on(nothing, lambda value, cell: (Completed(), 600 * MB))
+    assert exit_code(Run(nothing, nothing.head())) == 3

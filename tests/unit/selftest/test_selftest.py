@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rigdyno import api, catalogue, selftest
+from rigdyno.errors import Interrupted
 from rigdyno.plan.duel import DuelRequest
 from rigdyno.plan.load import Request
 from rigdyno.schema.diagnosis import Diagnosis
@@ -98,8 +99,22 @@ def test_what_the_time_does_not_reach_is_named(tmp_path):
     assert tried == Tried(name="something", result="not tried", words="the time was up")
 
 
-def test_no_name_of_host_user_or_folder(tmp_path):
-    text = f"{socket.gethostname()} {getpass.getuser()}@x {Path.home()}/a {tmp_path}/b {Path.cwd()}/c"
-    left = without_names(text, tmp_path)
-    assert left == "HOST USER@x HOME/a STORE/b FOLDER/c"
-    assert without_names(f"K{socket.gethostname()}", tmp_path) == f"K{socket.gethostname()}"  # part of a word
+def test_no_name_of_host_user_or_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "result.example.org")
+    monkeypatch.setattr(getpass, "getuser", lambda: "bob")
+    monkeypatch.setenv("SUDO_USER", "alice")
+    texts = ["bob@result", f"{Path.home()}/a {tmp_path}/b {Path.cwd()}/c", "/data/bob_work", "/Users/Bob/x", "Alice"]
+    left = without_names({"result": texts, "bobbin": 3}, tmp_path)
+    assert left == {
+        "result": ["USER@HOST", "HOME/a STORE/b FOLDER/c", "/data/USER_work", "/Users/USER/x", "USER"],
+        "bobbin": 3,
+    }
+
+
+def test_ctrl_c_is_no_fault_of_the_trial(tmp_path, monkeypatch):
+    def interrupt(*_arguments, **_options):
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(api, "carry_out", interrupt)
+    with pytest.raises(Interrupted):
+        Bench(diagnosed(), tmp_path, ManualClock(), 10.0).tried(Trial("it", Request(target="tensor_add")))

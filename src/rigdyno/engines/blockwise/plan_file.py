@@ -25,6 +25,7 @@ FORMAT, VERSION = "rigdyno blockwise plan", 1
 MOST_BYTES = 16 * 2**20  # settings and hashes take some thousand: nothing so large is a plan
 MOST_REASON = 200  # characters: a damaged file may hold anything
 LOOK_AGAIN_SECONDS = 0.2
+MOST_VANISHED = 10  # looks in a row at a folder that can't be made, or that others remove each time
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 TAKEN = (errno.EAGAIN, errno.EACCES)  # POSIX allows a system either of them for a lock that another process holds
 WAY_OUT = "take another output, or begin anew with --overwrite"
@@ -149,11 +150,13 @@ def _short(value: object) -> str:
 @contextmanager
 def _alone_in(folder: Path, waiting: Callable[[], None], wait: Callable[[float], None]) -> Iterator[None]:
     path = folder / "lock"
-    lock = _try_lock(path)
-    while lock is None:
+    vanished = 0
+    while (lock := _try_lock(path)) is None:
+        vanished = 0 if folder.exists() else vanished + 1
+        if vanished > MOST_VANISHED:
+            raise BadOutput(f"can't make {folder}: no such file or directory")
         waiting()
         wait(LOOK_AGAIN_SECONDS)
-        lock = _try_lock(path)
     try:
         yield
     finally:
