@@ -98,8 +98,8 @@ def load(kind: str, name: str) -> Any:
 
 
 def summary(entry: Any) -> str:
-    """The first line of the entry's docstring."""
-    return (entry.__doc__ or "").strip().partition("\n")[0]
+    """The first line of the entry's docstring, as a title: without a full stop."""
+    return (entry.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 def defaults(kind: str, name: str) -> dict[str, Any]:

@@ -86,7 +86,8 @@ class Interrupted(RigdynoError):
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The tail of a message about an unknown name: the nearest known one, or all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    begun = [each for each in names if len(name) > 2 and each.startswith(name)]  # 'noise' of 'noise_multiplier'
+    near = begun or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
     return f"there is {', '.join(names)}" if names else "there is none"

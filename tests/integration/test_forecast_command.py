@@ -110,7 +110,7 @@ class TestLink:
     def test_with_the_link_given_it_is_crossed_and_said_so(self, forecast):
         view, rows = rows_of(forecast("--batch", "32", *LINK, "--json", text=ONE_NODE))
         assert list(rows)[-2:] == [16, 32]
-        assert rows[16]["entries"]["rate"]["method"] == "foretold from the points above and the given link"
+        assert rows[16]["entries"]["rate"]["method"] == "forecast from the points above and the given link"
         for devices, truth in ((16, 608), (32, 1120)):  # as published
             rate = rows[devices]["entries"]["rate"]
             assert rate["low"] < truth < rate["high"]
@@ -234,7 +234,7 @@ class TestStoredRuns:
         text = here("forecast", *three, "--devices-per-node", "16", NO_COLOR="1", cwd=tmp_path).stdout
         assert max(map(len, text.splitlines())) <= 80
         assert "95 % interval, geometric mean of 3 processes' throughputs" in text
-        assert "90 % interval, foretold from the points above" in text
+        assert "90 % interval, forecast from the points above" in text
         assert "\x1b" not in text
 
     def test_other_nodes_need_a_link(self, tmp_path, three):

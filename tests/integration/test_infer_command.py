@@ -131,7 +131,7 @@ def infer(given, out, *more, source="raw.zarr", model="net.pt2", block=BLOCK):
 
 def totals(answer):
     """Of the JSON document, by name."""
-    (table,) = (table for table in json.loads(answer.out)["tables"] if table["title"] == "All in all")
+    (table,) = (table for table in json.loads(answer.out)["tables"] if table["title"] == "Totals")
     return {row["entries"]["what"]["text"]: row["entries"]["total"]["value"] for row in table["rows"]}
 
 

@@ -16,9 +16,9 @@ FEW_ROWS = ROWS_FOR_A_VERDICT
 # what the machine did, and a neighbour's burst lasts longer than that.
 LEAST_SECONDS = 0.5
 
-# Rows that hang together: thirty may be worth four, and an interval made of them claims too much. Of simulated streams
-# of independent rows, none of 30 and none of 20 was called worth fewer than five, but 14 % of those of ten were: below
-# twenty rows correlation can't be told from chance.
+# Rows that depend on each other: thirty may be worth four, and an interval made of them claims too much. Of simulated
+# streams of independent rows, none of 30 and none of 20 was called worth fewer than five, but 14 % of those of ten
+# were: below twenty rows correlation can't be told from chance.
 FEW_INDEPENDENT = 5.0
 CORRELATION_ROWS = 20
 

@@ -67,9 +67,12 @@ def _bytes(value: Any, called: str) -> int:
     if not isinstance(value, str):
         raise _wrong(called, SIZE, value)
     try:
-        return bytes_from(value)
+        size = bytes_from(value)
     except BadValue as error:
         raise BadValue(f"{called}: {error}") from None
+    if size < 1:
+        raise BadValue(f"{called} must be more than nothing, not {value!r}")
+    return size
 
 
 def _wrong(called: str, kind: ValueKind, value: Any) -> BadValue:

@@ -72,7 +72,7 @@ class Forecast:
 
     def at(self, devices: int) -> Figure:
         link = " and the given link" if self._crosses(devices) else ""
-        return self._foretold(self.expected(devices), f"foretold from the points above{link}")
+        return self._foretold(self.expected(devices), f"forecast from the points above{link}")
 
     def _foretold(self, expected: Expected, method: str) -> Figure:
         rate = Estimate(

@@ -59,7 +59,7 @@ def totals_table(totals: Mapping[str, Total]) -> Table:
         Row(entries={"what": Text(text=name), "total": Number(value=total.value, unit=total.unit)})
         for name, total in totals.items()
     )
-    return Table(title="All in all", columns=TOTALS_COLUMNS, rows=tuple(rows))
+    return Table(title="Totals", columns=TOTALS_COLUMNS, rows=tuple(rows))
 
 
 def _identifying(measurements: Sequence[Measurement]) -> tuple[Column, ...]:

@@ -242,7 +242,7 @@ def test_old_runs_without_the_newer_channels_stay_readable():
 
 def test_steps_that_hang_together_say_what_they_are_worth():
     [found] = findings(evidence(hanging_together()))
-    assert "30 rows hang together" in found.sentence
+    assert "30 rows depend on each other" in found.sentence
 
 
 def test_a_larger_budget_is_advised_where_there_is_one():

@@ -139,7 +139,7 @@ def test_a_package_adds_a_workload(installed, capsys):
     with pytest.raises(UnknownName, match="no option of counting named 'untli'; did you mean 'until'"):
         expanded("counting", options={"untli": 5})
     assert cli.main(["list"]) == 0
-    assert "Counts as far as it is told." in capsys.readouterr().out
+    assert "Counts as far as it is told" in capsys.readouterr().out
 
 
 def test_a_package_adds_a_probe(installed):
@@ -203,7 +203,7 @@ def workloads(tmp_path, monkeypatch, fresh):
 def test_a_new_workload_is_one_file(workloads, capsys):
     workloads("added_counting", WORKLOAD)
     assert "added_counting" in catalogue.names("workload")
-    assert catalogue.summary(catalogue.load("workload", "added_counting")) == "Counts as far as it is told."
+    assert catalogue.summary(catalogue.load("workload", "added_counting")) == "Counts as far as it is told"
     plan = expanded("added_counting", sweep={"until": (10, 20)})
     assert [cell.name for cell in plan.cells] == ["01-added_counting-10", "02-added_counting-20"]
     assert cli.main(["list"]) == 0

@@ -79,7 +79,7 @@ def test_what_is_counted_is_a_number_with_its_unit():
         "waiting for writers": Total(value=5, unit="s"),
     }  # fmt: skip
     view = View(title="infer", tables=(totals_table(facts.totals),))
-    assert "infer,All in all,predicting,total,measured,90.0,,,s," in csv.render(
+    assert "infer,Totals,predicting,total,measured,90.0,,,s," in csv.render(
         View(title="infer", tables=view.tables, saved_in=("infer",)), Page()
     )
     assert "1 min 40 s" in terminal.render(view, Page())
