@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from rigdyno import __version__
 from rigdyno.analyse.answers import MARGIN
 from rigdyno.analyse.duel import duel_of
 from rigdyno.analyse.limits import held_against_limits
@@ -170,13 +169,7 @@ def prepare_duel(request: DuelRequest) -> RunHead:
 def _head(plan_for: Callable[[System, str], Plan]) -> RunHead:
     accelerators = accelerators_here()
     system = describe_system(accelerators)
-    return RunHead(
-        rigdyno_version=__version__,
-        created_at=utc_now().isoformat(timespec="seconds"),
-        plan=plan_for(system, best_device(accelerators)),
-        system=system,
-        environment=describe_environment(),
-    )
+    return RunHead.of(plan_for(system, best_device(accelerators)), system, describe_environment())
 
 
 def sessions(

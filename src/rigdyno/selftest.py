@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from msgspec.structs import replace
 
-from rigdyno import __version__, api, catalogue
-from rigdyno.clock import Clock, utc_now
+from rigdyno import api, catalogue
+from rigdyno.clock import Clock
 from rigdyno.contracts import Requirement
 from rigdyno.errors import EXIT_DONE, Interrupted, NothingMeasured, RigdynoError, UsageError
 from rigdyno.plan.build import option_types
@@ -186,13 +186,7 @@ class Bench:
             plan = expand_duel(request, system, "cpu", resources)
         else:
             plan = expand(request, system, "cpu", resources)
-        return RunHead(
-            rigdyno_version=__version__,
-            created_at=utc_now().isoformat(timespec="seconds"),
-            plan=_shortened(plan),
-            system=system,
-            environment=self._diagnosis.environment,
-        )
+        return RunHead.of(_shortened(plan), system, self._diagnosis.environment)
 
 
 def _shortened(plan: Plan) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rigdyno.analyse.steady import Steady
@@ -27,7 +27,8 @@ class Evidence:
     sampler_exit_code: int | None = None
     steps_name: str = "steps"  # "memmove steps", where there are several kinds
     has_budget: bool = True  # whether a larger one would give more steps
-    too_much_memory: str | None = None  # what it took, and was to fit into, where that is less
+    memory_bytes: int | None = None  # the peak of what is scarce
+    largest: Mapping[str, int] = field(default_factory=dict)  # options that are as large as fits into so many bytes
 
     @property
     def kept(self) -> Rows:

@@ -40,7 +40,7 @@ from rigdyno.schema.metric import STEP_TIME, THROUGHPUT
 from rigdyno.schema.participant import Participant, sampler_of
 from rigdyno.schema.record import COUNTED, UNNAMED, Completed, Facts, Outcome, Quality, RunRecord
 from rigdyno.schema.samples import Header
-from rigdyno.units import rate_unit, show_bytes, show_percent
+from rigdyno.units import rate_unit, show_percent
 
 Samples = tuple[Header, Rows]
 T = TypeVar("T")
@@ -248,17 +248,9 @@ def _evidence(cell: CellData, rank: Settled, steps_name: str) -> Evidence:
         sampler_exit_code=record.exit_codes.get(sampler_of(rank.who.node).id),
         steps_name=steps_name,
         has_budget=record.spec.has_budget,
-        too_much_memory=_too_much_memory(record),
+        memory_bytes=record.memory_bytes,
+        largest=record.spec.largest,
     )
-
-
-def _too_much_memory(record: RunRecord) -> str | None:
-    """Where an option was to be as large as fits: a process may take more than those that it was tried with."""
-    taken = record.memory_bytes
-    for option, allowed in record.spec.largest.items():
-        if taken is not None and taken > allowed:
-            return f"it took {show_bytes(taken)}, and {option} was to fit into {show_bytes(allowed)}"
-    return None
 
 
 def _soak(cell: CellData, ranks: Ranks) -> Soak | None:

@@ -28,10 +28,10 @@ def jump(points: Sequence[Point]) -> tuple[int, float] | None:
     """Before which point the cost of an item jumps, and by which factor; None where one curve will do."""
     if len(points) < _BENDING + 3:
         return None
-    sizes = np.log([point.devices for point in points])
-    costs = np.log([point.devices / point.throughput for point in points])
+    given = sizes_and_costs(points)
+    sizes, costs = np.log(given)
     smooth = np.stack([np.ones_like(sizes), sizes, sizes**2], axis=1)
-    without = min(_squares(smooth, costs)[0], *squares_by_form(*sizes_and_costs(points)))
+    without = min(_squares(smooth, costs)[0], *squares_by_form(*given))
     found = {k: _squares(np.column_stack([smooth, np.arange(len(points)) >= k]), costs) for k in range(1, len(points))}
     at, (left, steps) = min(found.items(), key=lambda item: item[1][0])
     size, ratio = float(steps[-1]), (without - left) * (len(points) - _BENDING - 1) / max(left, 1e-12)

@@ -26,7 +26,7 @@ from rigdyno.analyse.steady import MIN_STEPS, trend
 from rigdyno.analyse.streams import pace_seconds
 from rigdyno.analyse.verdict import Finding, merged
 from rigdyno.schema.participant import Participant
-from rigdyno.units import show_percent, show_seconds
+from rigdyno.units import show_bytes, show_percent, show_seconds
 
 
 def findings(evidence: Evidence) -> list[Finding]:
@@ -101,7 +101,12 @@ def loss_not_falling(evidence: Evidence) -> Spoken:
 
 
 def beyond_memory(evidence: Evidence) -> Spoken:
-    return None if evidence.too_much_memory is None else ("SUSPECT", evidence.too_much_memory)
+    """A process may take more than those that an option was tried with."""
+    taken = evidence.memory_bytes
+    for option, allowed in evidence.largest.items():
+        if taken is not None and taken > allowed:
+            return "SUSPECT", f"it took {show_bytes(taken)}, and {option} was to fit into {show_bytes(allowed)}"
+    return None
 
 
 # Rules about what a whole node did: of several nodes, the one is named.

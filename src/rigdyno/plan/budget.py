@@ -115,8 +115,7 @@ def start_seconds(spec: RunSpec) -> float:
 
 def search_seconds(spec: RunSpec) -> float:
     """Until it is known how large an option may be; 0 where that isn't asked, or is known."""
-    is_open = any(name not in spec.options for name in spec.largest)
-    return USUAL_TRIES * (TRY_SECONDS + start_seconds(spec)) if is_open else 0.0
+    return USUAL_TRIES * (TRY_SECONDS + start_seconds(spec)) if spec.is_open else 0.0
 
 
 def _needed_seconds(spec: RunSpec) -> float:

@@ -102,8 +102,7 @@ def _no_room_for(size: int, device: str, system: System, resources: Resources) -
     """For what an option may fill: memory of the device, which on a CPU is the machine's."""
     if device == "cpu":
         return resources.refusal(size)
-    kind = device.partition(":")[0]
-    has = [each.memory_bytes for each in system.accelerators if each.device_kind == kind and each.memory_bytes]
+    has = [each.memory_bytes for each in system.accelerators_for(device) if each.memory_bytes]
     if not has or size <= min(has):
         return None
     return f"{show_bytes(size)} are to be filled, and the device has {show_bytes(min(has))}"
@@ -140,7 +139,7 @@ def _no_such_device(spec: RunSpec, system: System) -> str | None:
     kind, _, number = spec.device.partition(":")
     if kind == "cpu":
         return None
-    here = sum(accelerator.device_kind == kind for accelerator in system.accelerators)
+    here = len(system.accelerators_for(kind))
     if not here:
         return f"no {kind} device here; try --device cpu"
     if number and (not number.isdecimal() or int(number) >= here):

@@ -11,7 +11,7 @@ from rigdyno.errors import BadValue, UsageError
 from rigdyno.plan.build import known_options, unknown_option, workload_of
 from rigdyno.plan.expand import expand, plan_name
 from rigdyno.plan.load import Request
-from rigdyno.plan.options import LARGEST
+from rigdyno.plan.options import searched
 from rigdyno.plan.pairs import (
     LEAST_MEASURED_SECONDS,
     MOST_MEASURED_SECONDS,
@@ -95,11 +95,9 @@ def require_one_configuration(request: Request) -> None:
         raise UsageError(
             f"{request.target} is a suite of several configurations; a duel takes one: a workload, or FILE.py:FUNCTION"
         )
-    searched = [key for key, value in request.options.items() if value == LARGEST]
-    if searched:
+    for key in searched(request):
         raise UsageError(
-            f"an arm of a duel has a value for {searched[0]}; find the largest with `rigdyno run`",
-            key=f"set.{searched[0]}",
+            f"an arm of a duel has a value for {key}; find the largest with `rigdyno run`", key=f"set.{key}"
         )
 
 

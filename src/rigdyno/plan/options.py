@@ -50,14 +50,17 @@ def _allowed(key: str, request: Request) -> int:
     return request.memory_bytes
 
 
+def searched(request: Request) -> list[str]:
+    """The options that are to be as large as fits."""
+    return [key for key, value in request.options.items() if value == LARGEST]
+
+
 def require_searched(request: Request) -> None:
     """One option can be as large as fits; and memory is for that alone."""
-    searched = [key for key, value in request.options.items() if value == LARGEST]
-    if len(searched) > 1:
-        raise BadValue(
-            f"one option can be '{LARGEST}', not both {' and '.join(searched[:2])}", key=f"set.{searched[1]}"
-        )
-    if request.memory_bytes is not None and not searched:
+    found = searched(request)
+    if len(found) > 1:
+        raise BadValue(f"one option can be '{LARGEST}', not both {' and '.join(found[:2])}", key=f"set.{found[1]}")
+    if request.memory_bytes is not None and not found:
         raise UsageError(
             f"--memory is what an option set to '{LARGEST}' may fill; add --set KEY={LARGEST}", key="memory"
         )

@@ -7,10 +7,9 @@ from rigdyno.schema.system import System
 
 def most_ranks(system: System, device: str) -> int:
     """One a card; without cards one a core."""
-    kind = device.partition(":")[0]
-    if kind == "cpu":
+    if device.partition(":")[0] == "cpu":
         return system.cpu.usable_cores
-    return max(1, sum(accelerator.device_kind == kind for accelerator in system.accelerators))
+    return max(1, len(system.accelerators_for(device)))
 
 
 def threads_each(system: System, device: str, ranks: int) -> int | None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rigdyno.schema.estimate import Estimate, Missing, Number
+from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Published, Share, Text, exact_text
 from rigdyno.units import scaled, show_number, show_percent, show_seconds
 
 NOTHING = "—"
 LONG_SECONDS = 60.0  # from here on in minutes and hours
+
+
+def entry_of(value: Value) -> Entry:
+    """Of an option or a fact."""
+    return Text(text=str(value)) if isinstance(value, bool | str) else Number(value=value)
 
 
 def cell_text(column: Column, entry: Entry | None) -> str:

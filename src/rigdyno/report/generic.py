@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rigdyno.report.format_entry import scaled_text
+from rigdyno.report.format_entry import entry_of, scaled_text
 from rigdyno.schema.estimate import Estimate, Missing, Number
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.metric import COUNT, DEVICE_MEMORY, PEAK_MEMORY, STEP_RATE, STEP_TIME, THROUGHPUT
@@ -79,11 +79,7 @@ def _trait_column(name: str, values: Iterable[Value | None]) -> Column:
 def _identity(measurement: Measurement, identifying: Sequence[Column]) -> dict[str, Entry]:
     values = {f"by_{name}": value for name, value in _traits(measurement).items()}
     values["what"] = measurement.spec.workload
-    return {column.key: _entry(value) for column in identifying if (value := values.get(column.key)) is not None}
-
-
-def _entry(value: Value) -> Entry:
-    return Text(text=str(value)) if isinstance(value, bool | str) else Number(value=value)
+    return {column.key: entry_of(value) for column in identifying if (value := values.get(column.key)) is not None}
 
 
 def _one_unit(measurements: Sequence[Measurement]) -> str | None:
@@ -109,7 +105,8 @@ def _settings(measurements: Sequence[Measurement]) -> str:
         return "nothing was measured"
     first = measurements[0].spec
     same = [key for key in _keys(measurements) if len({m.spec.options.get(key) for m in measurements}) == 1]
-    parts = [f"{key}={first.named_options()[key]}" for key in same]
+    words = first.named_options()
+    parts = [f"{key}={words[key]}" for key in same]
     if first.update != "plain" and all(m.spec.update == first.update for m in measurements):
         parts.insert(0, f"update {first.update}")
     parts += [f"device {first.device}"]

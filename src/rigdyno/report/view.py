@@ -12,11 +12,12 @@ from rigdyno.analyse.verdict import SEVERITIES, worst
 from rigdyno.contracts import Suite
 from rigdyno.errors import UnknownName
 from rigdyno.report import generic
-from rigdyno.schema.estimate import Number, Reason, Validity
+from rigdyno.report.format_entry import entry_of
+from rigdyno.schema.estimate import Reason, Validity
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.system import System
-from rigdyno.schema.view import Column, Entry, Presentation, Sentence, Table, Text, View
+from rigdyno.schema.view import Column, Presentation, Sentence, Table, View
 
 
 def view_of(
@@ -61,14 +62,10 @@ def with_columns(view: View, names: Sequence[str]) -> View:
 def _widened(table: Table, names: Sequence[str]) -> Table:
     columns = (*table.columns, *(Column(key=name, title=name, numeric=False, identifies=True) for name in names))
     rows = (
-        replace(row, entries={**row.entries, **{name: _fact(row.facts.get(name, "")) for name in names}})
+        replace(row, entries={**row.entries, **{name: entry_of(row.facts.get(name, "")) for name in names}})
         for row in table.rows
     )
     return replace(table, columns=columns, rows=tuple(rows))
-
-
-def _fact(value: str | int) -> Entry:
-    return Text(text=value) if isinstance(value, str) else Number(value=value)
 
 
 def board_of(presented: Presentation, warnings: Sequence[str]) -> View:

@@ -12,7 +12,7 @@ from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import Clock
 from rigdyno.errors import DamagedRun
 from rigdyno.runner.schedule import Schedule
-from rigdyno.runner.search import is_open, next_attempt
+from rigdyno.runner.search import next_attempt
 from rigdyno.runner.sessions import Sessions
 from rigdyno.schema.comparison import Duel
 from rigdyno.schema.measured import Measurement
@@ -56,7 +56,7 @@ class PlannedCourse:
         """None: its time is up, or its nodes are gone."""
         if cell.refusal is None and self.sessions.is_lost(cell):
             return None
-        if is_open(cell):
+        if cell.refusal is None and cell.spec.is_open:
             alike = {each.name for each in self.plan.cells if each.spec.key() == cell.spec.key()}
             cell = next_attempt(cell, alike, stored)
             self.schedule.replaced(cell)
@@ -91,7 +91,8 @@ class DuelCourse:
         self._lost_before: int | None = None  # what an earlier attempt at the run lost ends nothing
 
     def next_cells(self, stored: RunFolder) -> Sequence[Cell]:
-        self._left = [pair for pair in self._left if not all(map(stored.is_finished, pair))]
+        while self._left and all(map(stored.is_finished, self._left[0])):
+            self._left.pop(0)
         if self.plan.duel is None or not self._left:
             return []
         so_far = _fought(stored.cells([]), self.plan.duel)

@@ -31,13 +31,8 @@ from rigdyno.units import seconds_of_ns
 
 def head_here(plan: Plan) -> RunHead:
     """Of a plan that is carried out here and now."""
-    return RunHead(
-        rigdyno_version=__version__,
-        created_at=utc_now().isoformat(timespec="seconds"),
-        plan=plan,
-        system=describe_system(together(map(look_here, loaded_frameworks())).accelerators),
-        environment=describe_environment(),
-    )
+    system = describe_system(together(map(look_here, loaded_frameworks())).accelerators)
+    return RunHead.of(plan, system, describe_environment())
 
 
 class RunHere:

@@ -19,11 +19,6 @@ TRY_STEPS = 3
 THOROUGH_STEPS = 30  # allocators keep more after a while than after the first steps
 
 
-def is_open(cell: Cell) -> bool:
-    """Whether an option of it is still to be settled."""
-    return cell.refusal is None and any(name not in cell.spec.options for name in cell.spec.largest)
-
-
 def next_attempt(cell: Cell, alike: Collection[str], stored: RunFolder) -> Cell:
     """The next try; or the cell itself once it is settled, or refused because nothing fits. `alike`: names of all cells
     of this configuration, which share their attempts."""

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from rigdyno import __version__
+from rigdyno.clock import utc_now
 from rigdyno.schema.participant import ClockPair, Participant
 from rigdyno.schema.spec import Arm, Plan, RunSpec, Value
 from rigdyno.schema.system import ByteCount, Environment, System
@@ -164,6 +166,14 @@ class RunHead(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     system: System  # of the machine on which it was started
     environment: Environment
+
+    @classmethod
+    def of(cls, plan: Plan, system: System, environment: Environment) -> RunHead:
+        """Of a run that is to begin now."""
+        created_at = utc_now().isoformat(timespec="seconds")
+        return cls(
+            rigdyno_version=__version__, created_at=created_at, plan=plan, system=system, environment=environment
+        )
 
     def machines(self, records: Iterable[RunRecord]) -> tuple[System, ...]:
         """On which it ran: those of the cell with the most nodes. A login node is none of them."""

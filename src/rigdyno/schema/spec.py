@@ -64,6 +64,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Every option: a default that is set by hand is no difference."""
         return {**self.defaults, **self.options}
 
+    @property
+    def is_open(self) -> bool:
+        """Whether an option is still to be found that is as large as fits."""
+        return any(name not in self.options for name in self.largest)
+
     def key(self) -> str:
         """What is measured, apart from how long, how often and how it is started: resuming, comparing and matching
         go by it."""

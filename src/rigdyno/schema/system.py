@@ -67,6 +67,11 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     confidential: str | None = None  # "SEV-SNP", "TDX", ...
     limits: Limits = Limits()
 
+    def accelerators_for(self, device: str) -> list[Accelerator]:
+        """All that are of the kind which `--device` names."""
+        kind = device.partition(":")[0]
+        return [each for each in self.accelerators if each.device_kind == kind]
+
     def line(self) -> str:
         """This rig in one line."""
         cores = f"{self.cpu.usable_cores} core" + ("s" if self.cpu.usable_cores != 1 else "")

@@ -122,7 +122,7 @@ SPOKEN = [
     ("loss_not_finite", "INVALID", evidence(quality=Quality(loss_finite=False, first_loss=2.3, last_loss=math.nan))),
     ("loss_not_finite", "INVALID", evidence(quality=Quality(loss_finite=False))),
     ("loss_not_falling", "SUSPECT", evidence(quality=Quality(first_loss=2.3, last_loss=2.4))),
-    ("beyond_memory", "SUSPECT", evidence(too_much_memory="it took 528 MB")),
+    ("beyond_memory", "SUSPECT", evidence(memory_bytes=528, largest={"batch_size": 500})),
 ]
 
 SILENT = [
