@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -105,7 +104,11 @@ def main() -> None:
 
 
 def correct_audits(allowed: Allowance, runs: int, quick: bool) -> list[Audited]:
-    engines = [CORRECT[0], ONCE_CORRECT] if quick else [*CORRECT * 2, ONCE_CORRECT, OPACUS_CORRECT[0], *CORRECT, OPACUS_CORRECT[1]]
+    engines = (
+        [CORRECT[0], ONCE_CORRECT]
+        if quick
+        else [*CORRECT * 2, ONCE_CORRECT, OPACUS_CORRECT[0], *CORRECT, OPACUS_CORRECT[1]]
+    )
     results = []
     for number in allowed.rounds(4, 8 if quick else CORRECT_AUDITS):
         arm = engines[number % len(engines)]

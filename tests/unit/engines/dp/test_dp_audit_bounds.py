@@ -1,4 +1,4 @@
-"""The two tests of a claim against their definitions: exact distributions, brute force, and mechanisms of known epsilon.
+"""The two tests of a claim against their definitions: exact distributions, brute force, engines of known epsilon.
 
 Simulations have fixed seeds; a bound that is right fails one of them with the probability that stands beside it.
 """
@@ -50,9 +50,7 @@ class TestGuesses:
         """It answers for each canary by itself, rightly with exp(epsilon) / (1 + exp(epsilon)): all 64 outcomes."""
         chance = 1 / (1 + math.exp(-epsilon))
         outcomes = itertools.product((True, False), repeat=6)
-        exact = sum(
-            math.prod(chance if hit else 1 - chance for hit in each) for each in outcomes if sum(each) >= right
-        )
+        exact = sum(math.prod(chance if hit else 1 - chance for hit in each) for each in outcomes if sum(each) >= right)
         assert guess_p_value(right, 6, 6, Point(epsilon, 0.0)) == pytest.approx(exact)
 
     @pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from rigdyno.engines.dp.audit.betting import LEARNING_RUNS, most_showable, runs_to_show
 from rigdyno.engines.dp.audit.claim import Curve, Point, claimed_points
+from rigdyno.engines.dp.audit.guesses import guess_numbers, most_showable_once
 from rigdyno.engines.dp.audit.many_runs import Progress, audit_by_many_runs
 from rigdyno.engines.dp.audit.one_run import audit_by_one_run
 from rigdyno.engines.dp.audit.runs import Train
@@ -40,22 +43,26 @@ def audit(
     progress: Progress | None = None,
 ) -> Audit:
     """`claimed` is what the engine's own accounting gives for this task, for adding or removing a sample: an epsilon at
-    `delta`, or better a function that gives one for any delta. Many runs end early once the claim is refuted with 99.9 %
-    confidence. Draws from torch's default generator are seeded here; what the engine seeds by itself is to follow
-    its `seed`."""
+    `delta`, or better a function that gives one for any delta. Many runs end early once the claim is refuted with
+    99.9 % confidence. Draws from torch's default generator are seeded here; what the engine seeds by itself is to
+    follow its `seed`."""
     if not 0 < confidence < 1:
         raise BadSetting(f"a confidence lies between 0 and 1, not at {confidence}")
-    if runs == 1:
-        point = claimed_points(claimed, delta)[0]
-        return audit_by_one_run(train, task or ONE_RUN_TASK, point, confidence=confidence, seed=seed)
     points = claimed_points(claimed, delta)
-    _check(runs, points, confidence)
-    return audit_by_many_runs(
-        train, task or AuditTask(), points, runs=runs, confidence=confidence, seed=seed, progress=progress
-    )
+    once = runs == 1 and runs is not True
+    task = task or (ONE_RUN_TASK if once else AuditTask())
+    if once:
+        _check_canaries(task.canaries, points[0], confidence)
+    else:
+        _check_runs(runs, points, confidence)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if once:
+            return audit_by_one_run(train, task, points[0], confidence=confidence, seed=seed)
+        return audit_by_many_runs(train, task, points, runs=runs, confidence=confidence, seed=seed, progress=progress)
 
 
-def _check(runs: int, points: Sequence[Point], confidence: float) -> None:
+def _check_runs(runs: int, points: Sequence[Point], confidence: float) -> None:
     if isinstance(runs, bool) or not isinstance(runs, int) or runs < 2 * LEARNING_RUNS:
         raise BadSetting(f"{runs!r} runs are too few to learn from; try 1000, or 1 for the test by a single run")
     epsilon, delta = min(points)
@@ -64,3 +71,10 @@ def _check(runs: int, points: Sequence[Point], confidence: float) -> None:
         most = most_showable(runs, delta, confidence)
         few = f"{runs} runs can show an epsilon of {most:.2f} at most, and {epsilon:.4g} is claimed at delta {delta:g}"
         raise BadSetting(f"{few}; try {needed:.6g} runs or more, or claimed= as a function of delta")
+
+
+def _check_canaries(canaries: int, point: Point, confidence: float) -> None:
+    most = most_showable_once(canaries, len(guess_numbers(canaries)), point.delta, confidence) if canaries > 1 else 0.0
+    if most <= point.epsilon:
+        few = f"one run of {canaries} canaries can show an epsilon of {most:.2f} at most, and {point.epsilon:.4g}"
+        raise BadSetting(f"{few} is claimed at delta {point.delta:g}; try more canaries, more noise, or many runs")

@@ -83,7 +83,7 @@ class Moments:
     def add(self, run: Counts) -> None:
         likely, unlikely = run
         self.runs += 1
-        self._sums = self._sums + (likely, unlikely, likely**2, likely * unlikely, unlikely**2)
+        self._sums = self._sums + np.stack((likely, unlikely, likely**2, likely * unlikely, unlikely**2))
 
     def of_payoff(self, point: Point) -> tuple[Floats, Floats]:
         """Its mean and its mean square, for each event."""

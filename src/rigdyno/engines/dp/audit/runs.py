@@ -28,17 +28,14 @@ class Run(NamedTuple):
 
 
 def audit_runs(train: Train, task: AuditTask, traces: Traces, runs: int, seed: int) -> Iterator[Run]:
-    """The coins are the auditor's own, and independent: neither the engine nor an earlier run tells anything of them."""
-    coins = np.random.default_rng([seed, 1])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        moved = False
-        for number, run_seed in enumerate(random.Random(seed).sample(range(SEEDS), runs), 1):
-            included = coins.random(task.canaries) < 0.5
-            scores = _scores(train, task, traces, torch.from_numpy(included), run_seed)
-            moved = moved or bool(scores.any())
-            _check(scores, number, moved, last=number == runs)
-            yield Run(included, scores)
+    """The coins are the auditor's own, and independent: neither the engine nor an earlier run knows them."""
+    coins, moved = np.random.default_rng([seed, 1]), False
+    for number, run_seed in enumerate(random.Random(seed).sample(range(SEEDS), runs), 1):
+        included = coins.random(task.canaries) < 0.5
+        scores = _scores(train, task, traces, torch.from_numpy(included), run_seed)
+        moved = moved or bool(scores.any())
+        _check(scores, number, moved, last=number == runs)
+        yield Run(included, scores)
 
 
 def _scores(train: Train, task: AuditTask, traces: Traces, included: Tensor, seed: int) -> Floats:

@@ -53,7 +53,9 @@ class Audit:
 
     def _bound(self) -> str:
         shown = f"At delta {self.delta:g}, epsilon is at least {self.lower_bound:.2f}"
-        return f"{shown} with {100 * self.confidence:.4g} % confidence; at most {self.most_showable:.2f} could be shown."
+        return (
+            f"{shown} with {100 * self.confidence:.4g} % confidence; at most {self.most_showable:.2f} could be shown."
+        )
 
     def _remark(self) -> list[str]:
         same = "All runs ended alike: there is no noise, or the engine uses the same seed in every run."
@@ -62,7 +64,7 @@ class Audit:
 
 def lower_bound(p_value: Callable[[float], float], claimed: float, confidence: float) -> float:
     """The largest epsilon of a grid that is refuted together with all below it. Epsilons are tested from zero upwards
-    to the first that isn't refuted: then only the test of the true one must not fail, and nothing is to be corrected."""
+    to the first that isn't refuted: only the test of the true one must not fail then, and nothing has to be corrected."""
     shown = 0.0
     for epsilon in _grid(claimed):
         if p_value(epsilon) > 1 - confidence:
