@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 
 import pytest
@@ -55,15 +56,11 @@ def train_with_opacus(model, dataset, seed, *, sigma=1.0):
 
 
 def take_steps(model, optimizer, loader, steps):
-    taken = 0
-    while taken < steps:
-        for inputs, labels in loader:
-            optimizer.zero_grad()
-            cross_entropy(model(inputs), labels).backward()
-            optimizer.step()
-            taken += 1
-            if taken == steps:
-                break
+    epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+    for inputs, labels in itertools.islice(epochs, steps):
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
 
 
 def refuted_early(engine, claimed, runs=400):

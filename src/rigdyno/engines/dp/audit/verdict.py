@@ -64,7 +64,7 @@ class Audit:
 
 def lower_bound(p_value: Callable[[float], float], claimed: float, confidence: float) -> float:
     """The largest epsilon of a grid that is refuted together with all below it. Epsilons are tested from zero upwards
-    to the first that isn't refuted: only the test of the true one must not fail then, and nothing has to be corrected."""
+    to the first that isn't refuted: only the test of the true one must not fail then, so nothing is to be corrected."""
     shown = 0.0
     for epsilon in _grid(claimed):
         if p_value(epsilon) > 1 - confidence:
