@@ -125,11 +125,11 @@ class TestEngines:
 
     @pytest.mark.parametrize(
         "engine",
-        [Textbook(sigma=0.7), Textbook(sigma=1.0, rate=0.5, steps=2), Textbook(sigma=0.4, rate=0.25, steps=4)],
+        [Textbook(sigma=0.7), Textbook(sigma=1.0, rate=0.5, steps=2), Textbook(sigma=0.6, rate=0.25, steps=2)],
     )
     def test_correct_is_not_refuted(self, engine):
         """A correct engine is refuted with a probability of 5 % at most; the seeds are fixed."""
-        found = audited(engine, engine.claim)
+        found = audited(engine, engine.claim, runs=150)
         assert found.holds
         assert found.lower_bound <= engine.claim(DELTA)
         assert "not refuted" in str(found)
@@ -279,6 +279,11 @@ class TestAudit:
         assert 0.001 < stopped.p_value <= 0.05
         assert stopped.runs < whole.runs < 300
         assert "refuted with 95 % confidence" in str(stopped)
+
+    def test_stopped_before_anything_was_learnt(self):
+        found = audited(shifting, progress=lambda done, total, p_value: done == 3)
+        assert (found.runs, found.p_value, found.lower_bound, found.most_showable) == (3, 1, 0, 0)
+        assert "No event was worth a bet." in str(found)
 
     def test_each_run_starts_alike_with_a_seed_and_coins_of_its_own(self):
         seeds, weights, present = [], [], []

@@ -32,11 +32,12 @@ class Book:
 
     def enter(self, run: Run) -> None:
         self.runs.append(run)
-        if self._events is None and len(self.runs) == LEARNING_RUNS:
+        if len(self.runs) < LEARNING_RUNS:
+            return
+        if self._events is None:
             self._events = Events(self._names, self.runs)
-        new = self.runs[len(self.counts) :] if self._events is not None else []
-        for each in new:
-            self.counts.append(self._events.counts(each))  # type: ignore[union-attr]
+        for each in self.runs[len(self.counts) :]:
+            self.counts.append(self._events.counts(each))
             self.bettor.see(self.counts[-1])
 
     def p_value_at(self, point: Point) -> float:
@@ -56,11 +57,11 @@ class Book:
         """Each canary's scores take one value where it is in, and one where it is out."""
         scores = np.stack([run.scores for run in self.runs])
         included = np.stack([run.included for run in self.runs])[:, None, :]
-        spread = max(
-            float(np.nan_to_num(np.nanmax(kind, axis=0) - np.nanmin(kind, axis=0)).max())
-            for kind in (np.where(mask, scores, np.nan) for mask in (included, ~included))
-        )
-        return spread <= ALIKE * float(np.abs(scores).max())
+        spreads = [
+            np.where(kind, scores, -np.inf).max(0) - np.where(kind, scores, np.inf).min(0)
+            for kind in (included, ~included)
+        ]
+        return float(np.max(spreads)) <= ALIKE * float(np.abs(scores).max())
 
 
 def audit_by_many_runs(
