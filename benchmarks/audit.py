@@ -86,7 +86,7 @@ def main() -> None:
     torch.set_num_threads(1)
     allowed = Allowance(quick)
     print(f"{'arm':<36} {'runs':>5} {'s, 95 %':>7} {'s, end':>7} {'p':>9}  refuted at")
-    repeats, runs = (1, 150) if quick else (5, 300)
+    repeats, runs = (1, 150) if quick else (5, 400)
     bars = []
     for arm in [*FAULTS, OPACUS_FAULT, ONCE_FAULTS[0]]:
         most = 1 if arm in ONCE_FAULTS else MOST_RUNS
