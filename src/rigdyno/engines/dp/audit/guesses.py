@@ -1,6 +1,6 @@
 """One run with many canaries: which of them were in is guessed from their scores, and the right guesses are counted.
 
-Steinke, Nasr and Jagielski (2023), 'Privacy auditing with one (1) training run', theorem 5.2: of an engine that keeps
+Steinke, Nasr and Jagielski (2023), 'Privacy auditing with one (1) training run', appendix D: of an engine that keeps
 (epsilon, delta), right guesses are hardly more than those of as many coins that land right with probability
 exp(epsilon) / (1 + exp(epsilon)). It assumes nothing about the engine but that the coins for the canaries are fair and
 independent. It is one test, of one run: there is nothing to look at before the end.
