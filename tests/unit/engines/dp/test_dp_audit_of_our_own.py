@@ -1,54 +1,106 @@
-"""The auditor on our own engine: not refuted as it is, refuted with each of its safeguards taken out."""
+"""The auditor on our own engine and on Opacus, used as their users do: not refuted as they are, refuted with faults."""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import warnings
+
+import pytest
 import torch
-from dp_oracle import pld_epsilon
-from torch import nn
-from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from dp_oracle import gaussian_epsilon, pld_epsilon
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
 from rigdyno.engines.dp import AuditTask, PrivacyEngine, audit
-from rigdyno.engines.dp.clipping import Bound
-from rigdyno.engines.dp.noise import TorchNoise
 
-SAMPLES, BATCH, STEPS, SIGMA, DELTA = 100, 50, 3, 3.0, 1e-3
-CLAIMED = pld_epsilon([(SIGMA, BATCH / SAMPLES, STEPS)], DELTA)
+TASK = AuditTask(canaries=32)
+DELTA, BOUND = 1e-5, 1.0
 
 
-def train(model: nn.Module, dataset: TensorDataset, seed: int) -> None:
+@functools.cache
+def whole(delta):
+    return gaussian_epsilon(1.0, 1, delta)
+
+
+@functools.cache
+def halves(delta):
+    return pld_epsilon([(1.0, 0.5, 2)], delta)
+
+
+def train(model, dataset, seed, *, sigma=1.0, bound=BOUND, batch=TASK.samples, steps=1):
     engine = PrivacyEngine(generator=torch.Generator().manual_seed(seed), kernels=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     model, optimizer, loader = engine.make_private(
         module=model,
-        optimizer=optimizer,
-        # One sample more or less must not change what is divided by.
-        data_loader=DataLoader(dataset, batch_size=BATCH),
-        noise_multiplier=SIGMA,
-        max_grad_norm=1.0,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=batch),
+        noise_multiplier=sigma,
+        max_grad_norm=bound,
     )
-    batches = iter(loader)
-    for step in range(STEPS):
-        if step and step % len(loader) == 0:
-            batches = iter(loader)
-        inputs, answers = next(batches)
+    take_steps(model, optimizer, loader, steps)
+
+
+def train_with_opacus(model, dataset, seed, *, sigma=1.0):
+    opacus = pytest.importorskip("opacus")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, optimizer, loader = opacus.PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(dataset, batch_size=TASK.samples),
+            noise_multiplier=sigma,
+            max_grad_norm=BOUND,
+            noise_generator=torch.Generator().manual_seed(seed),
+        )
+        take_steps(model, optimizer, loader, 1)
+
+
+def take_steps(model, optimizer, loader, steps):
+    epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+    for inputs, labels in itertools.islice(epochs, steps):
         optimizer.zero_grad()
-        functional.cross_entropy(model(inputs), answers).backward()
+        cross_entropy(model(inputs), labels).backward()
         optimizer.step()
 
 
-def test_the_engine_is_not_refuted():
-    found = audit(train, claimed=CLAIMED, delta=DELTA, task=AuditTask(samples=SAMPLES), runs=600)
+def refuted_early(engine, claimed, runs=400):
+    found = audit(engine, claimed=claimed, delta=DELTA, task=TASK, runs=runs, progress=lambda *seen: seen[2] <= 0.05)
+    print(found)
+    return not found.holds
+
+
+@pytest.mark.parametrize(
+    ("engine", "claimed"),
+    [(train, whole), (functools.partial(train, batch=16, steps=2), halves), (train_with_opacus, whole)],
+    ids=["whole", "subsampled", "Opacus"],
+)
+def test_engines_as_they_are(engine, claimed):
+    """Each is refuted with a probability of 5 % at most; the seeds are fixed."""
+    found = audit(engine, claimed=claimed, delta=DELTA, task=TASK, runs=100)
     assert found.holds, str(found)
 
 
-def test_without_noise_it_is(monkeypatch):
-    monkeypatch.setattr(TorchNoise, "release_", lambda self, buffer, std, factor: buffer.mul_(factor))
-    found = audit(train, claimed=CLAIMED, delta=DELTA, task=AuditTask(samples=SAMPLES), runs=600)
+@pytest.mark.parametrize("engine", [train, train_with_opacus], ids=["ours", "Opacus"])
+def test_noise_at_a_half_of_the_claim(engine):
+    assert refuted_early(functools.partial(engine, sigma=0.5), whole)
+
+
+def test_noise_at_three_tenths_of_the_claim_in_one_run():
+    claimed = gaussian_epsilon(2.0, 1, 1e-6)
+    task = AuditTask(canaries=1000, layers=1)
+    found = audit(
+        functools.partial(train, sigma=0.6, batch=1000), claimed=claimed, delta=1e-6, task=task, runs=1, seed=1
+    )
     assert not found.holds, str(found)
 
 
-def test_without_clipping_it_is(monkeypatch):
-    monkeypatch.setattr(Bound, "weights", lambda self, squared, together: torch.full_like(squared, len(squared)))
-    found = audit(train, claimed=CLAIMED, delta=DELTA, task=AuditTask(samples=SAMPLES), runs=600)
-    assert not found.holds, str(found)
+def test_clipping_at_twice_the_bound():
+    assert refuted_early(functools.partial(train, sigma=0.5, bound=2 * BOUND), whole)
+
+
+def test_twice_the_steps():
+    assert refuted_early(functools.partial(train, steps=2), whole)
+
+
+def test_full_batches_that_are_claimed_as_subsampled():
+    assert refuted_early(functools.partial(train, steps=2), halves)

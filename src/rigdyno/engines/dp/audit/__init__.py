@@ -1,76 +1,40 @@
-"""Does an engine leak more than it claims? Trains a small network many times, with one sample more in half of the runs,
-and tells from the weights alone which runs had it: a lower bound of epsilon, for any engine.
+"""Does an engine leak more than it claims? Trains a small network, with canaries in it or not by fair coins, and tells
+from the parameters after each step which were in: that refutes a claim, or doesn't, for any engine.
 
     def train(model, dataset, seed):           # your own loop; trains the model in place, or returns it
         ...
 
-    task = AuditTask(samples=100)              # its size, for your own accounting
-    print(audit(train, claimed=2.1, delta=1e-5, task=task))
+    task = AuditTask()                         # task.samples is its size, for your own accounting
+    print(audit(train, claimed=my_epsilon_at, delta=1e-5, task=task))
+
+Many runs are a test that may be looked at and stopped at any time. `runs=1` is the test by a single run.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
+import torch
 
-from rigdyno.engines.dp.audit.bound import (
-    FEWEST_TO_CHOOSE,
-    Shown,
-    choosing_pairs,
-    epsilon_shown,
-    most_showable,
-    pairs_to_show,
-)
-from rigdyno.engines.dp.audit.runs import Progress, Train, traces
+from rigdyno.engines.dp.audit.betting import LEARNING_RUNS, most_showable, runs_to_show
+from rigdyno.engines.dp.audit.claim import Curve, Point, claimed_points
+from rigdyno.engines.dp.audit.guesses import guess_numbers, most_showable_once
+from rigdyno.engines.dp.audit.many_runs import Progress, audit_by_many_runs
+from rigdyno.engines.dp.audit.one_run import audit_by_one_run
+from rigdyno.engines.dp.audit.runs import Train
 from rigdyno.engines.dp.audit.task import AuditTask
+from rigdyno.engines.dp.audit.verdict import Audit
 from rigdyno.engines.dp.errors import BadSetting
 
 __all__ = ["Audit", "AuditTask", "audit"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Audit:
-    """What the runs show. Epsilon is `lower_bound` or more; nothing here says that it isn't far more."""
-
-    lower_bound: float
-    claimed: float
-    delta: float
-    confidence: float
-    runs: int
-    most_showable: float  # what the same number of runs would show of an engine without any privacy
-    evidence: str  # the event that tells the two kinds of runs apart, with its counts
-    deterministic: bool  # all runs of a kind ended alike
-
-    @property
-    def holds(self) -> bool:
-        """False: the claim is refuted. True: it isn't, which proves nothing."""
-        return self.lower_bound <= self.claimed
-
-    def __str__(self) -> str:
-        bound = f"epsilon is at least {self.lower_bound:.2f} with {100 * self.confidence:.4g} % confidence"
-        found = f"{bound} (delta {self.delta:g}, {self.runs} runs); the claim is {self.claimed:.4g}"
-        return " ".join([found + ":", self._verdict(), self.evidence + ".", *self._remark()])
-
-    def _verdict(self) -> str:
-        if not self.holds:
-            return "the claim is WRONG."
-        return (
-            "not refuted, which proves nothing. An audit finds faults, not their absence, "
-            f"and this many runs never show more than {self.most_showable:.2f}."
-        )
-
-    def _remark(self) -> list[str]:
-        same = "All runs of a kind ended alike: there is no noise, or the engine uses the same seed in every run."
-        return [same] if self.deterministic else []
+ONE_RUN_TASK = AuditTask(canaries=2000, layers=1)
 
 
 def audit(
     train: Train,
     *,
-    claimed: float,
+    claimed: float | Curve,
     delta: float,
     task: AuditTask | None = None,
     runs: int = 1000,
@@ -78,41 +42,39 @@ def audit(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Audit:
-    """`claimed` is the epsilon that the engine's own accounting gives for this task, for adding or removing a sample.
-    Draws from torch's default generator are seeded here; what the engine seeds by itself is to follow its `seed`."""
-    pairs = runs // 2
-    _check(claimed, delta, pairs, confidence)
-    read = traces(train, task or AuditTask(), pairs, seed, progress)
-    shown = epsilon_shown(read.with_canary, read.without, delta=delta, confidence=confidence)
-    return Audit(
-        lower_bound=shown.lower_bound,
-        claimed=claimed,
-        delta=delta,
-        confidence=confidence,
-        runs=2 * pairs,
-        most_showable=most_showable(pairs, delta, confidence),
-        evidence=_evidence(shown, read.names),
-        deterministic=not any(np.ptp(rows, axis=0).any() for rows in (read.with_canary, read.without)),
-    )
-
-
-def _evidence(shown: Shown, names: Sequence[str]) -> str:
-    side = "above" if shown.event.above else "at most"
-    where = f"The canary's trace in {names[shown.event.statistic]} is {side} {shown.event.threshold:.4g}"
-    return f"{where} in {shown.hits_with} of {shown.trials} runs with it and {shown.hits_without} without"
-
-
-def _check(claimed: float, delta: float, pairs: int, confidence: float) -> None:
-    if not 0 < claimed < math.inf:
-        raise BadSetting(f"a claimed epsilon is positive and finite, not {claimed}")
-    if not 0 <= delta < 1:
-        raise BadSetting(f"a delta lies from 0 to below 1, not at {delta}")
+    """`claimed` is what the engine's own accounting gives for this task, for adding or removing a sample: an epsilon at
+    `delta`, or better a function that gives one for any delta. Many runs end early once the claim is refuted with
+    99.9 % confidence. Draws from torch's default generator are seeded here; what the engine seeds by itself is to
+    follow its `seed`."""
     if not 0 < confidence < 1:
         raise BadSetting(f"a confidence lies between 0 and 1, not at {confidence}")
-    if choosing_pairs(pairs) < FEWEST_TO_CHOOSE:
-        raise BadSetting(f"{2 * pairs} runs are too few to choose a threshold by; try 1000")
-    most = most_showable(pairs, delta, confidence)
-    if most <= claimed:
-        needed = 2 * pairs_to_show(claimed, delta, confidence)
-        few = f"{2 * pairs} runs can show an epsilon of {most:.2f} at most, and {claimed:.4g} is claimed"
-        raise BadSetting(f"{few}; try {needed:.6g} runs or more, or settings that claim less")
+    points = claimed_points(claimed, delta)
+    once = runs == 1 and runs is not True
+    task = task or (ONE_RUN_TASK if once else AuditTask())
+    if once:
+        _check_canaries(task.canaries, points[0], confidence)
+    else:
+        _check_runs(runs, points, confidence)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if once:
+            return audit_by_one_run(train, task, points[0], confidence=confidence, seed=seed)
+        return audit_by_many_runs(train, task, points, runs=runs, confidence=confidence, seed=seed, progress=progress)
+
+
+def _check_runs(runs: int, points: Sequence[Point], confidence: float) -> None:
+    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 2 * LEARNING_RUNS:
+        raise BadSetting(f"{runs!r} runs are too few to learn from; try 1000, or 1 for the test by a single run")
+    epsilon, delta = min(points)
+    needed = runs_to_show(epsilon, delta, confidence)
+    if runs < needed:
+        most = most_showable(runs, delta, confidence)
+        few = f"{runs} runs can show an epsilon of {most:.2f} at most, and {epsilon:.4g} is claimed at delta {delta:g}"
+        raise BadSetting(f"{few}; try {needed:.6g} runs or more, or claimed= as a function of delta")
+
+
+def _check_canaries(canaries: int, point: Point, confidence: float) -> None:
+    most = most_showable_once(canaries, len(guess_numbers(canaries)), point.delta, confidence) if canaries > 1 else 0.0
+    if most <= point.epsilon:
+        few = f"one run of {canaries} canaries can show an epsilon of {most:.2f} at most, and {point.epsilon:.4g}"
+        raise BadSetting(f"{few} is claimed at delta {point.delta:g}; try more canaries, more noise, or many runs")
