@@ -1,6 +1,6 @@
 """A figure of each kind, with all that a figure can have: for tests that draw, and to look at."""
 
-from rigdyno.schema.figure import Axis, Band, Datum, Event, Figure, Panel, Series, Span, datum
+from rigdyno.schema.figure import Axis, Band, Datum, Event, Figure, Panel, Series, Period, datum
 
 TIME = Axis(quantity="time", unit="s", along="time")
 DEVICES = Axis(quantity="devices", along="devices")
@@ -86,7 +86,7 @@ def timeline():
             Event(x=8.0, label="warm-up cut", kind="warm_up_cut"),
             Event(x=42.0, label="throttling begins", kind="throttling"),
         ),
-        spans=(Span(name="warm-up", start=0.0, end=8.0), Span(name="steady", start=8.0, end=90.0)),
+        periods=(Period(name="warm-up", start=0.0, end=8.0), Period(name="steady", start=8.0, end=90.0)),
         caption="Rate, clock and temperature of one process", verdict="SUSPECT", reasons=("throttled",),
     )  # fmt: skip
 
