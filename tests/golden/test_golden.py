@@ -13,7 +13,7 @@ import pytest
 from rigdyno import api, catalogue
 from rigdyno.report.page import Page
 from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
-from rigdyno.schema.figure import Axis, Datum, Event, Figure, Panel, Series, Period
+from rigdyno.schema.figure import Axis, Datum, Event, Figure, Panel, Period, Series
 from rigdyno.schema.metric import BANDWIDTH, LIMIT_SHARE, THROUGHPUT, Metric
 from rigdyno.schema.view import Column, Published, Row, Share, Table, Text, View
 from support import a_stored_run

@@ -65,7 +65,10 @@ def _write_figures(finished: list[Run], folder: Path, *, dark: bool) -> int:
 
     for run in finished:
         inside = folder / run.path.name if len(finished) > 1 else folder
-        for path in write_figures(run.figures(), inside, dark=dark):
+        drawn = run.figures()
+        if not drawn:
+            click.echo(f"rigdyno: {run.path} has no figures", err=True)
+        for path in write_figures(drawn, inside, dark=dark):
             click.echo(path)
     return EXIT_DONE
 

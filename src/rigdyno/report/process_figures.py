@@ -52,13 +52,13 @@ class Shown(NamedTuple):
 
 SHOWN = (
     Shown("power_w", "power", "W"),
-    Shown("utilisation", "usage of devices", "share"),
-    Shown("worker_cpu_share", "CPU of the worker", "cores"),
-    Shown("run_queue_wait_share", "waiting for a core", "cores"),
+    Shown("utilisation", "usage", "share"),
+    Shown("worker_cpu_share", "worker CPU", "cores"),
+    Shown("run_queue_wait_share", "core wait", "cores"),
     Shown("frequency_mhz", "clock", "MHz"),
-    Shown("sm_clock_mhz", "clock of devices", "MHz"),
+    Shown("sm_clock_mhz", "clock", "MHz"),
     Shown("temperature_c", "temperature", "°C"),
-    Shown("worker_memory_bytes", "memory of the worker", "B"),
+    Shown("worker_memory_bytes", "memory", "B"),
 )
 _OF_DEVICE = re.compile(r"(gpu\d+)_(\w+)")
 

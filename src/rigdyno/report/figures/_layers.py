@@ -121,10 +121,10 @@ def if_doubtful(colour: str, otherwise: Any) -> Any:
     return alt.condition("datum.doubtful", alt.value(colour), otherwise)
 
 
-def words_on(rows: Sequence[ChartRow], x: Any, y: Any, **mark: Any) -> list[alt.Chart]:
-    """The verdict at each value that is doubtful."""
+def words_on(figure: Figure, rows: Sequence[ChartRow], x: Any, y: Any, **mark: Any) -> list[alt.Chart]:
+    """The verdict at each value that is doubtful, unless it stands across the whole."""
     doubtful = [row for row in rows if "verdict" in row]
-    if not doubtful:
+    if not doubtful or _style.is_doubtful(figure):
         return []
     text = data(doubtful).mark_text(fontSize=10, fontWeight="bold", color=INK, aria=False, **mark)
     return [text.encode(x=x, y=y, text="verdict:N")]
@@ -134,11 +134,10 @@ def stamp(figure: Figure, width: float, height: float) -> list[alt.Chart]:
     """The verdict across a figure that can't be relied on."""
     import altair as alt
 
-    if not _style.is_doubtful(figure):
+    doubt = _style.doubt_of(figure)
+    if doubt is None:
         return []
-    text = data([{"text": figure.verdict}]).mark_text(
-        fontSize=54, fontWeight="bold", angle=340, opacity=0.22, color=INK
-    )
+    text = data([{"text": doubt}]).mark_text(fontSize=54, fontWeight="bold", angle=340, opacity=0.22, color=INK)
     return [text.encode(x=alt.value(width / 2), y=alt.value(height / 2), text="text:N", description="text:N")]
 
 

@@ -40,7 +40,7 @@ def chart(figure: Figure) -> alt.LayerChart:
         *_layers.intervals(dots, across=False, place={"x": place}),
         _layers.points(dots, panel.series, styles, place, y, size=90),
         labels.encode(x=place, y=y, text="label:N"),
-        *_layers.words_on(dots, place, y, dy=12, dx=9, align="left"),
+        *_layers.words_on(figure, dots, place, y, dy=12, dx=9, align="left"),
         *_layers.stamp(figure, WIDTH, HEIGHT),
     ]
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
