@@ -1,15 +1,17 @@
-"""`rigdyno report`: the table of stored runs, in any format."""
+"""`rigdyno report`: the table of stored runs, in any format; or one page of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from rigdyno import catalogue
+from rigdyno.commands._page import open_page, page_text, write_page
 from rigdyno.commands._shared import newest_or, out_option, rendered
-from rigdyno.errors import EXIT_DONE, RigdynoError
+from rigdyno.errors import EXIT_DONE, RigdynoError, UsageError
 from rigdyno.report.view import with_columns
 from rigdyno.store.files import disk_errors
 
@@ -17,33 +19,70 @@ if TYPE_CHECKING:
     from rigdyno.api import Run
 
 
-@click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON.")
+@click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON; or one page of them.")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--format", "form", type=click.Choice(catalogue.names("format")), default="terminal", show_default=True)
+@click.option(
+    "--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write one page that opens without a network."
+)
+@click.option("--open", "open_it", is_flag=True, help="Open that page in a browser.")
 @click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write it there.")
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME", help="One more column: torch, cuda, kernel, threads."
 )
 @out_option
-def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple[str, ...], out: str | None) -> int:
-    """The table of stored runs; without a RUN, of the newest.
+def command(
+    runs: tuple[str, ...],
+    form: str,
+    html: str | None,
+    open_it: bool,
+    output: str | None,
+    columns: tuple[str, ...],
+    out: str | None,
+) -> int:
+    """The table of stored runs; without a RUN, of the newest. The page of several holds each against the first.
 
     \b
     Examples:
       rigdyno report
+      rigdyno report --html report.html --open
+      rigdyno report OLD NEW --html both.html
       rigdyno report runs/device.20260101-120000 --format markdown
       rigdyno report RUN RUN --format csv --output figures.csv
       rigdyno report --column torch --column kernel
     """
-    views = [with_columns(finished.view(), columns) for finished in _readable(newest_or(runs, out))]
-    texts = [rendered(view, form) for view in views]
-    text = _joined(texts, form)
+    _require_one_way(html, open_it, output, form)
+    finished = _readable(newest_or(runs, out))
+    if html is not None:
+        return _page(finished, Path(html), columns, open_it=open_it)
+    text = page_text(finished, columns=columns) if form == "html" and finished else _texts(finished, form, columns)
     if output is None:
         click.echo(text, nl=False)
     else:
         with disk_errors(Path(output)):
             Path(output).write_text(text, encoding="utf-8")
     return EXIT_DONE
+
+
+def _require_one_way(html: str | None, open_it: bool, output: str | None, form: str) -> None:
+    if html is None and open_it:
+        raise UsageError("--open opens a page that is written: add --html report.html")
+    if html is not None and (output is not None or form not in ("terminal", "html")):
+        raise UsageError("--html FILE says form and file already: leave out --format and --output")
+
+
+def _page(runs: list[Run], path: Path, columns: Sequence[str], *, open_it: bool) -> int:
+    if not runs:
+        raise UsageError("none of these runs can be read, so there is no page")
+    click.echo(write_page(page_text(runs, columns=columns), path))
+    trouble = open_page(path) if open_it else None
+    if trouble is not None:
+        click.echo(f"rigdyno: warning: {trouble}", err=True)
+    return EXIT_DONE
+
+
+def _texts(runs: list[Run], form: str, columns: Sequence[str]) -> str:
+    return _joined([rendered(with_columns(run.view(), columns), form) for run in runs], form)
 
 
 def _readable(paths: list[Path]) -> list[Run]:
