@@ -65,9 +65,9 @@ def raw_files(files: RawFiles, place: str) -> list[Markup | None]:
     return [
         tag(
             "p",
-            f"{files.count:,} files, {show_bytes(files.size_bytes)}. This command lists their sha256, and the list's own is ",
+            f"{files.count:,} files, {show_bytes(files.size_bytes)}. The sha256 of their list is ",
             tag("code", files.digest, class_="hash"),
-            ":",
+            ". It comes out of:",
         ),
         tag("pre", f"({listing}) | sha256sum"),
         plain_table("Raw files", ("file", "size", "sha256"), rows, numeric=(1,)) if rows else None,

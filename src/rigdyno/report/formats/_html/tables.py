@@ -16,7 +16,7 @@ from rigdyno.units import show_percent
 
 MOST_ROWS = 200  # a longer table nobody reads on a page
 MOST_NOTES = 40
-SIGNS: dict[str, str] = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✕", "FAILED": "✕", "SKIPPED": "–"}
+SIGNS: dict[str, str] = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✕", "FAILED": "✕", "SKIPPED": "-"}
 
 
 def table_block(table: Table, csv_command: str) -> Markup:
@@ -89,9 +89,8 @@ def _header(column: Column) -> Markup:
 
 def _row(table: Table, row: Row, mixed: set[str]) -> Markup:
     first, *others = table.columns
-    cells = [
-        tag("th", cell_text(first, row.entries.get(first.key)), scope="row", role="rowheader", **_sorting(first, row, mixed))
-    ]  # fmt: skip
+    name = cell_text(first, row.entries.get(first.key))
+    cells = [tag("th", name, scope="row", role="rowheader", **_sorting(first, row, mixed))]
     cells += [_cell(column, row, mixed) for column in others]
     if has_last_column(table):
         shown = badge(row.status or row.origin)

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from rigdyno import __version__
-from rigdyno.report.formats._html.answer import card
-from rigdyno.report.formats._html.chapter import Chapter, Place, chapter
+from rigdyno.report.formats._html.answer import Chapter, card
+from rigdyno.report.formats._html.chapter import Place, chapter
 from rigdyno.report.formats._html.markup import Markup, document, own_code, tag, together
 
 
