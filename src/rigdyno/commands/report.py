@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._shared import newest_or, out_option, rendered
+from rigdyno.commands._shared import newest_or, out_option, rendered, views_at
 from rigdyno.errors import EXIT_DONE, RigdynoError
 from rigdyno.report.view import with_columns
+from rigdyno.schema.view import View
 from rigdyno.store.files import disk_errors
-
-if TYPE_CHECKING:
-    from rigdyno.api import Run
 
 
 @click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON.")
@@ -35,7 +32,7 @@ def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple
       rigdyno report RUN RUN --format csv --output figures.csv
       rigdyno report --column torch --column kernel
     """
-    views = [with_columns(finished.view(), columns) for finished in _readable(newest_or(runs, out))]
+    views = [with_columns(view, columns) for view in _readable(newest_or(runs, out))]
     texts = [rendered(view, form) for view in views]
     text = _joined(texts, form)
     if output is None:
@@ -46,16 +43,14 @@ def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple
     return EXIT_DONE
 
 
-def _readable(paths: list[Path]) -> list[Run]:
+def _readable(paths: list[Path]) -> list[View]:
     """Several runs: one that is damaged doesn't take the others with it."""
-    from rigdyno import api
-
     if len(paths) == 1:
-        return [api.load(paths[0])]
+        return views_at(paths[0])
     found = []
     for path in paths:
         try:
-            found.append(api.load(path))
+            found += views_at(path)
         except RigdynoError as error:
             click.echo(f"rigdyno: warning: skipped: {error}", err=True)
     return found
