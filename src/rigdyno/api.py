@@ -48,6 +48,7 @@ from rigdyno.schema.record import UNNAMED, RunHead, RunRecord
 from rigdyno.schema.spec import Plan, Value
 from rigdyno.schema.system import System
 from rigdyno.schema.view import View
+from rigdyno.store.campaign import located
 from rigdyno.store.folder import RunFolder, StoredCell
 from rigdyno.store.location import runs_root, utf8
 from rigdyno.units import seconds_from
@@ -152,9 +153,7 @@ def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measuremen
 
 def load(path: str | Path) -> Run:
     """A run folder, or the name of one below ./runs."""
-    given = Path(path)
-    below_root = runs_root() / given
-    folder = RunFolder.existing(below_root if not given.exists() and below_root.exists() else given)
+    folder = RunFolder.existing(located(runs_root(), str(path)))
     return Run(folder, folder.head())
 
 
@@ -174,9 +173,21 @@ def prepare_duel(request: DuelRequest) -> RunHead:
 
 
 def _head(plan_for: Callable[[System, str], Plan]) -> RunHead:
+    rig = look_at_rig()
+    return RunHead.of(plan_for(rig.system, rig.device), rig.system, describe_environment())
+
+
+@dataclass(frozen=True)
+class Rig:
+    """This machine, as it is now."""
+
+    system: System
+    device: str  # the best
+
+
+def look_at_rig() -> Rig:
     accelerators = accelerators_here()
-    system = describe_system(accelerators)
-    return RunHead.of(plan_for(system, best_device(accelerators)), system, describe_environment())
+    return Rig(describe_system(accelerators), best_device(accelerators))
 
 
 def sessions(
@@ -201,11 +212,15 @@ def start(head: RunHead, root: Path) -> RunFolder:
 
 
 def carry_out(
-    folder: RunFolder, head: RunHead, observer: Observer | None = None, opened: Sessions | None = None
+    folder: RunFolder,
+    head: RunHead,
+    observer: Observer | None = None,
+    opened: Sessions | None = None,
+    within_seconds: float | None = None,
 ) -> Run:
     """Runs what has no record yet."""
     with opened or sessions(head, folder) as met:
-        Orchestrator(folder, head, observer or Silent(), met).run()
+        Orchestrator(folder, head, observer or Silent(), met, within_seconds=within_seconds).run()
     finished = Run(folder, head)
     if not any(cell.refusal is None for cell in head.plan.cells):
         reasons = {cell.refusal for cell in head.plan.cells}

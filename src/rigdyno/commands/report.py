@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._page import open_page, page_text, write_page
-from rigdyno.commands._shared import newest_or, out_option, rendered
+from rigdyno.commands._page import material_at, open_page, page_text, write_page
+from rigdyno.commands._shared import newest_or, out_option, rendered, views_at
 from rigdyno.errors import EXIT_DONE, RigdynoError, UsageError
 from rigdyno.report.view import with_columns
 from rigdyno.store.files import disk_errors
 
-if TYPE_CHECKING:
-    from rigdyno.api import Run
+T = TypeVar("T")
 
 
 @click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON; or one page of them.")
@@ -52,10 +51,10 @@ def command(
       rigdyno report --column torch --column kernel
     """
     _require_one_way(html, open_it, output, form)
-    finished = _readable(newest_or(runs, out))
+    paths = newest_or(runs, out)
     if html is not None:
-        return _page(finished, Path(html), columns, open_it=open_it)
-    text = page_text(finished, columns=columns) if form == "html" and finished else _texts(finished, form, columns)
+        return _page(paths, Path(html), columns, open_it=open_it)
+    text = _page_text(paths, columns) if form == "html" else _texts(paths, form, columns)
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -71,30 +70,34 @@ def _require_one_way(html: str | None, open_it: bool, output: str | None, form: 
         raise UsageError("--html FILE says form and file already: leave out --format and --output")
 
 
-def _page(runs: list[Run], path: Path, columns: Sequence[str], *, open_it: bool) -> int:
-    if not runs:
-        raise UsageError("none of these runs can be read, so there is no page")
-    click.echo(write_page(page_text(runs, columns=columns), path))
-    trouble = open_page(path) if open_it else None
+def _page(paths: list[Path], file: Path, columns: Sequence[str], *, open_it: bool) -> int:
+    click.echo(write_page(_page_text(paths, columns), file))
+    trouble = open_page(file) if open_it else None
     if trouble is not None:
         click.echo(f"rigdyno: warning: {trouble}", err=True)
     return EXIT_DONE
 
 
-def _texts(runs: list[Run], form: str, columns: Sequence[str]) -> str:
-    return _joined([rendered(with_columns(run.view(), columns), form) for run in runs], form)
+def _page_text(paths: list[Path], columns: Sequence[str]) -> str:
+    found = _readable(paths, material_at)
+    if not any(each.runs for each in found):
+        raise UsageError("none of these runs can be read, so there is no page")
+    return page_text(found, columns)
 
 
-def _readable(paths: list[Path]) -> list[Run]:
+def _texts(paths: list[Path], form: str, columns: Sequence[str]) -> str:
+    views = [view for views in _readable(paths, views_at) for view in views]
+    return _joined([rendered(with_columns(view, columns), form) for view in views], form)
+
+
+def _readable(paths: list[Path], read: Callable[[Path], T]) -> list[T]:
     """Several runs: one that is damaged doesn't take the others with it."""
-    from rigdyno import api
-
     if len(paths) == 1:
-        return [api.load(paths[0])]
+        return [read(paths[0])]
     found = []
     for path in paths:
         try:
-            found.append(api.load(path))
+            found.append(read(path))
         except RigdynoError as error:
             click.echo(f"rigdyno: warning: skipped: {error}", err=True)
     return found

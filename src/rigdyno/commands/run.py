@@ -9,10 +9,12 @@ from typing import Any
 import click
 import msgspec
 
+from rigdyno.commands._campaign import conducted, run_all
 from rigdyno.commands._shared import exit_code, flags_of, out_option, outcome_text, root_of
 from rigdyno.errors import EXIT_DONE, DamagedRun, UsageError
 from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_inference, is_own_loop, workload_of
+from rigdyno.plan.campaign import ALL
 from rigdyno.plan.load import Request, from_flags, is_given
 from rigdyno.plan.run_options import FLAGS
 from rigdyno.report.page import page_of
@@ -20,10 +22,12 @@ from rigdyno.report.plan_text import plan_lines
 from rigdyno.report.progress import observer_for
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.spec import RunSpec
+from rigdyno.store.campaign import is_campaign
 from rigdyno.store.folder import RunFolder
 
 EXAMPLES = """\b
 Examples:
+  rigdyno run all
   rigdyno run device --budget 2m
   rigdyno run device --soak 10m
   rigdyno run tensor_add --set variant=corrected --sweep size=1024,4096,12288
@@ -36,7 +40,7 @@ Examples:
 
 
 @click.command("run", epilog=EXAMPLES, short_help="Measure a suite, a plan, a workload or your own step.")
-@click.argument("target", required=False, metavar="SUITE|PLAN.toml|WORKLOAD|FILE.py:FUNCTION")
+@click.argument("target", required=False, metavar="SUITE|all|PLAN.toml|WORKLOAD|FILE.py:FUNCTION")
 @flags_of(FLAGS)
 @out_option
 @click.option(
@@ -58,18 +62,24 @@ def command(
     quiet: bool = False,
     **flags: Any,
 ) -> int:
-    """Measures a suite, a plan, a workload or your own step.
+    """Measures a suite, all suites that can run here, a plan, a workload or your own step.
 
-    Every configuration runs in a fresh process; every step is kept in the run folder."""
+    Every configuration runs in a fresh process; every step is kept in the run folder. All suites together take 15
+    minutes unless --budget says otherwise."""
     from rigdyno import api  # brings numpy, which --help can do without
 
     folder: RunFolder | None = None
     if resume is not None:
-        folder, head = _resumed(resume, target, flags)
+        _require_alone(target, flags)
+        if is_campaign(Path(resume)):
+            return _resumed_campaign(Path(resume), dry_run=dry_run, as_json=as_json, quiet=quiet)
+        folder, head = _resumed(resume)
     else:
         request = from_flags({"target": target, **flags})
         if request.node_rank > 0:
             return _take_part(request, read_secret(secret_file), quiet=quiet)
+        if request.target == ALL:
+            return run_all(request, root_of(out), dry_run=dry_run, as_json=as_json, quiet=quiet)
         head = api.prepare(request)
     talk = not (as_json or quiet)
     if dry_run and as_json:
@@ -100,13 +110,32 @@ def _take_part(request: Request, secret: bytes | None, *, quiet: bool) -> int:
     return EXIT_DONE
 
 
-def _resumed(resume: str, target: str | None, flags: dict[str, Any]) -> tuple[RunFolder, RunHead]:
+def _require_alone(target: str | None, flags: dict[str, Any]) -> None:
     given = ["a target"] if target is not None else []
     given += [option.flag for option in FLAGS if is_given(flags.get(option.name))]
     if given:
         raise UsageError(f"--resume goes on with its own plan: leave out {', '.join(given)}")
+
+
+def _resumed_campaign(path: Path, *, dry_run: bool, as_json: bool, quiet: bool) -> int:
+    from rigdyno import campaign
+
+    found = campaign.load(path)
+    if dry_run:
+        raise UsageError(f"--dry-run shows a new plan; `rigdyno report {path}` shows what is left of this one")
+    for run in found.runs.values():
+        _require_resumable(run.folder, run.head)
+    return conducted(found, as_json=as_json, quiet=quiet)
+
+
+def _resumed(resume: str) -> tuple[RunFolder, RunHead]:
     folder = RunFolder.existing(Path(resume))
     head = folder.head()
+    _require_resumable(folder, head)
+    return folder, head
+
+
+def _require_resumable(folder: RunFolder, head: RunHead) -> None:
     if any(is_inference(cell.spec) for cell in head.plan.cells):
         raise UsageError(f"{folder.path} is of `rigdyno infer`: run the same command as then, and it goes on")
     if head.plan.reach.lacks_something(head.plan.cells):
@@ -114,7 +143,6 @@ def _resumed(resume: str, target: str | None, flags: dict[str, Any]) -> tuple[Ru
     for cell in head.plan.runnable:
         if not folder.is_finished(cell):
             _require_runnable(cell.spec)
-    return folder, head
 
 
 def _require_runnable(spec: RunSpec) -> None:

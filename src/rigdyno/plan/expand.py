@@ -199,6 +199,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             nodes=request.nodes,
             threads=request.threads,
             arrangement=request.arrangement,
+            cheap=request.cheap,
         )
     )
     if request.arrangement not in (None, *(cell.spec.arrangement for cell in wanted)):

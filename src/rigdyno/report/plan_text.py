@@ -24,12 +24,20 @@ def plan_lines(head: RunHead, root: Path, page: Page, *, every_cell: bool = Fals
     lines += _duel_lines(head.plan)
     if head.plan.foreseen is not None:
         lines += textwrap.wrap(f"  {head.plan.foreseen}", page.width, subsequent_indent="    ")
-    refused = [cell for cell in head.plan.cells if cell.refusal is not None and cell.repeat == 1]
-    for cell in refused:
-        lines += textwrap.wrap(f"  not run: {_name(cell)}: {cell.refusal}", page.width, subsequent_indent="    ")
+    lines += refusal_lines(head.plan, page.width)
     if every_cell:
         need = disk_bytes(head.plan.seconds, len(head.plan.cells))
         lines.append(f"  disk: about {show_bytes(need)}, {show_bytes(free_disk_bytes(root))} are free in {root}")
+    return lines
+
+
+def refusal_lines(plan: Plan, width: int, indent: str = "  ") -> list[str]:
+    """What can't run here, and why."""
+    lines = []
+    for cell in plan.cells:
+        if cell.refusal is not None and cell.repeat == 1:
+            words = f"{indent}not run: {_name(cell)}: {cell.refusal}"
+            lines += textwrap.wrap(words, width, subsequent_indent=f"{indent}  ")
     return lines
 
 

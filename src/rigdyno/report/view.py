@@ -13,11 +13,11 @@ from rigdyno.contracts import Suite
 from rigdyno.errors import UnknownName
 from rigdyno.report import generic
 from rigdyno.report.format_entry import entry_of
-from rigdyno.schema.estimate import Reason, Validity
+from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.system import System
-from rigdyno.schema.view import Column, Presentation, Sentence, Table, View
+from rigdyno.schema.view import Column, Headline, Presentation, Sentence, Table, View
 
 
 def view_of(
@@ -31,6 +31,7 @@ def view_of(
     label = f"{head.plan.label}: " if head.plan.label else ""
     return View(
         title=presented.title,
+        headline=presented.headline or first_figure(presented),
         rigs=(label + rig_line(head.machines(record for each in measurements for record in each.records)),),
         tables=presented.tables,
         plots=presented.plots,
@@ -84,6 +85,19 @@ def _presented(suite: str | None, measurements: Sequence[Measurement]) -> Presen
         return generic.presentation(measurements)
     found: Suite = catalogue.load("suite", suite)()
     return found.present(measurements)
+
+
+def first_figure(presented: Presentation) -> Headline | None:
+    """For what doesn't say which of its figures stands for all: the first that was measured, or is missing."""
+    for table in presented.tables:
+        for row in table.rows:
+            if row.origin != "measured" or row.status is None:
+                continue
+            shown = [row.entries.get(column.key) for column in table.columns if column.metric is not None]
+            entry = next((entry for entry in shown if isinstance(entry, Estimate | Missing)), None)
+            if entry is not None:
+                return Headline(what=table.name_of(row) or table.title, figure=entry, status=row.status)
+    return None
 
 
 def overall(measurements: Sequence[Measurement]) -> Validity | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rigdyno.analyse.answers import MANIFOLD
+from rigdyno.report.comparison import change
 from rigdyno.report.format_entry import entry_text
 from rigdyno.report.formats._html.markup import Markup, tag
-from rigdyno.report.formats._html.tables import badge
+from rigdyno.report.formats._html.tables import badge, table_block
 from rigdyno.schema.dossier import Dossier
-from rigdyno.schema.estimate import Estimate, Missing
-from rigdyno.schema.measured import Status
-from rigdyno.schema.view import Entry, View
+from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.view import Headline, View
 
 
 @dataclass(frozen=True)
@@ -20,15 +22,6 @@ class Chapter:
 
     view: View
     dossier: Dossier | None = None  # None: of what has no run folder, such as a comparison
-
-
-@dataclass(frozen=True)
-class Headline:
-    """The one figure that stands for all others."""
-
-    what: str
-    figure: Entry
-    status: Status | None
 
 
 def answer(view: View, why: str) -> list[Markup | None]:
@@ -42,22 +35,37 @@ def answer(view: View, why: str) -> list[Markup | None]:
     ]
 
 
-def card(chapters: Sequence[tuple[str, Chapter]]) -> Markup:
+def runs_card(chapters: Sequence[tuple[str, Chapter]]) -> Markup:
     """A line for each run: its figure, its verdict, where it stands. Each leads to its chapter, by its anchor."""
+    lines = [_card_line(anchor, each) for anchor, each in chapters]
+    return tag("nav", tag("ol", lines), class_="card", aria_label="Runs")
+
+
+def campaign_card(card: View, chapters: Sequence[tuple[str, Chapter]]) -> Markup:
+    """What the campaign says of each suite, and where its chapter is."""
+    links = [tag("li", tag("a", each.view.title, href=f"#{anchor}")) for anchor, each in chapters]
     return tag(
-        "nav", tag("ol", [_card_line(anchor, each) for anchor, each in chapters]), class_="card", aria_label="Runs"
+        "div",
+        [table_block(table, report_command(card, "csv")) for table in card.tables],
+        _warned("Doubtful", card.doubts),
+        _warned("Warning", card.warnings),
+        tag("nav", tag("ol", links), aria_label="Suites"),
+        class_="card",
     )
+
+
+def report_command(view: View, form: str) -> str:
+    return f"rigdyno report {' '.join(map(shlex.quote, view.saved_in))} --format {form}"
 
 
 def _card_line(anchor: str, content: Chapter) -> Markup:
     view, found = content.view, headline_of(content.view)
-    place = view.standing[0] if view.standing and not view.comparisons else ""
     return tag(
         "li",
         tag("a", view.title, href=f"#{anchor}"),
         tag("span", content.dossier.run, class_="run") if content.dossier is not None else None,
         _lead(found) if found is not None else None,
-        tag("p", place, class_="place") if place else None,
+        tag("p", found.place, class_="place") if found is not None and found.place else None,
     )
 
 
@@ -77,14 +85,13 @@ def _lead(found: Headline) -> Markup:
 
 
 def headline_of(view: View) -> Headline | None:
-    """The first figure that was measured, or is missing; of a comparison its ratio."""
-    for table in view.tables:
-        for row in table.rows:
-            shown = [row.entries.get(column.key) for column in table.columns if column.metric is not None]
-            entry = next((each for each in shown if isinstance(each, Estimate | Missing)), None)
-            if row.origin == "measured" and entry is not None:
-                return Headline(table.name_of(row) or table.title, entry, row.status)
-    return None
+    """Of a comparison its ratio, as a change where it is small."""
+    if len(view.comparisons) != 1:
+        return view.headline
+    compared = view.comparisons[0]
+    near = isinstance(compared.ratio, Estimate) and 1 / MANIFOLD < compared.ratio.value < MANIFOLD
+    figure = change(compared.ratio) if near else compared.ratio
+    return Headline(what=f"{compared.candidate} against {compared.baseline}: {compared.answer}", figure=figure)
 
 
 def _verdict(view: View, why: str) -> Markup | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rigdyno.report.formats._html.answer import Chapter, answer
+from rigdyno.report.formats._html.answer import Chapter, answer, report_command
 from rigdyno.report.formats._html.behind import facts, how_it_was_measured, raw_files, reasons
 from rigdyno.report.formats._html.markup import Child, Markup, tag
 from rigdyno.report.formats._html.tables import table_block
@@ -40,7 +39,7 @@ class Place:
 
 def chapter(content: Chapter, place: Place) -> Markup:
     view, dossier = content.view, content.dossier
-    csv_command = f"rigdyno report {' '.join(map(shlex.quote, view.saved_in))} --format csv"
+    csv_command = report_command(view, "csv")
     title = tag(f"h{place.level}", view.title, id=f"{place.anchor}-title")
     return tag(
         "article",

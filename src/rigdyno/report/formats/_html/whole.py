@@ -9,15 +9,17 @@ from functools import cache
 from pathlib import Path
 
 from rigdyno import __version__
-from rigdyno.report.formats._html.answer import Chapter, card
+from rigdyno.report.formats._html.answer import Chapter, campaign_card, runs_card
 from rigdyno.report.formats._html.chapter import Place, chapter
 from rigdyno.report.formats._html.markup import Markup, document, own_code, tag, together
+from rigdyno.schema.view import View
 
 
-def page_of_chapters(chapters: Sequence[Chapter], comparisons: Sequence[Chapter] = (), title: str | None = None) -> str:
+def page_of_chapters(chapters: Sequence[Chapter], comparisons: Sequence[Chapter] = (), card: View | None = None) -> str:
     """One chapter is the page. Several come below a card with a line for each, and what their comparisons say."""
-    title = title or (chapters[0].view.title if len(chapters) == 1 else f"{len(chapters)} runs side by side")
-    inside = [chapter(chapters[0], Place())] if len(chapters) == 1 else _several(title, chapters, comparisons)
+    alone = len(chapters) == 1 and card is None
+    title = card.title if card else chapters[0].view.title if alone else f"{len(chapters)} runs side by side"
+    inside = [chapter(chapters[0], Place())] if alone else _several(title, chapters, comparisons, card)
     body = [
         tag("a", "To the answer", href="#main", class_="skip"),
         tag("main", inside, id="main"),
@@ -27,12 +29,15 @@ def page_of_chapters(chapters: Sequence[Chapter], comparisons: Sequence[Chapter]
     return document("en", _head(title), together(body))
 
 
-def _several(title: str, chapters: Sequence[Chapter], comparisons: Sequence[Chapter]) -> list[Markup | None]:
+def _several(
+    title: str, chapters: Sequence[Chapter], comparisons: Sequence[Chapter], card: View | None
+) -> list[Markup | None]:
     placed = [(each, Place(f"run{number}", level=2)) for number, each in enumerate(chapters, 1)]
     against = [(each, Place(f"comparison{number}", level=2)) for number, each in enumerate(comparisons, 1)]
+    anchors = [(place.anchor, each) for each, place in placed]
     return [
-        tag("header", tag("h1", title)),
-        card([(place.anchor, each) for each, place in placed]),
+        tag("header", tag("h1", title), [tag("p", rig, class_="rig-line") for rig in (card.rigs if card else ())]),
+        campaign_card(card, anchors) if card else runs_card(anchors),
         *(chapter(each, place) for each, place in (*against, *placed)),
     ]
 

@@ -1,0 +1,64 @@
+"""`rigdyno run all`: the plan, the display, what is printed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from rigdyno.commands._shared import exit_code, rendered, view_text
+from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED
+from rigdyno.plan.load import Request
+from rigdyno.report.campaign import campaign_lines
+from rigdyno.report.page import page_of
+from rigdyno.report.progress import observer_for
+from rigdyno.schema.view import View
+
+if TYPE_CHECKING:
+    from rigdyno.campaign import Campaign, Prepared
+
+
+def run_all(request: Request, root: Path, *, dry_run: bool, as_json: bool, quiet: bool) -> int:
+    from rigdyno import campaign
+
+    prepared = campaign.prepare(request)
+    if dry_run and as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(_plan_document(prepared)), indent=2))
+    elif dry_run or not (as_json or quiet):
+        lines = campaign_lines(prepared.plan, prepared.rig, root, page_of(), every_cell=dry_run)
+        click.echo("\n".join(lines))
+    if dry_run:
+        return EXIT_DONE
+    return conducted(campaign.start(prepared, root), as_json=as_json, quiet=quiet)
+
+
+def _plan_document(prepared: Prepared) -> dict[str, object]:
+    plan = prepared.plan
+    return {"plans": plan.plans, "left_out": plan.left_out, "budget_seconds": plan.budget_seconds}
+
+
+def conducted(found: Campaign, *, as_json: bool, quiet: bool) -> int:
+    """What has no record yet, and the card of all."""
+    from rigdyno.campaign import Conductor
+
+    Conductor(found, lambda stage: observer_for(quiet=quiet, stage=stage)).conduct()
+    views = found.views()
+    text = views_text(views) if as_json else view_text(views[0], as_json=False, quiet=quiet)
+    click.echo(text, nl=False)
+    return campaign_exit_code(found)
+
+
+def views_text(views: Sequence[View]) -> str:
+    """One JSON document, as `rigdyno report` has it of several runs."""
+    return "[" + ",\n".join(rendered(view, "json").rstrip() for view in views) + "]\n"
+
+
+def campaign_exit_code(found: Campaign) -> int:
+    """A suite that can't run here is no failure; one that was to run and didn't is."""
+    codes = [exit_code(run) for run in found.runs.values()]
+    if found.troubles or EXIT_FAILED in codes:
+        return EXIT_FAILED
+    return EXIT_DONE if EXIT_DONE in codes else EXIT_NOTHING_MEASURED
