@@ -46,7 +46,7 @@ def chapter(content: Chapter, place: Place) -> Markup:
         tag("header", title, [tag("p", rig, class_="rig-line") for rig in view.rigs]),
         tag("div", answer(view, f"{place.anchor}-reasons"), class_="answer"),
         place.section("tables", "Tables", [table_block(table, csv_command) for table in view.tables]),
-        place.section("standing", "Among the published", [tag("p", words) for words in view.standing]),
+        place.section("standing", _standing_title(view), [tag("p", words) for words in view.standing]),
         place.section("reasons", "Reasons behind the verdicts", reasons(dossier, view.validity)),
         *(_behind(view, dossier, place) if dossier is not None else ()),
         _next(view),
@@ -61,6 +61,10 @@ def _behind(view: View, dossier: Dossier, place: Place) -> Iterable[Markup | Non
     yield place.folded("measured", "How it was measured", how_it_was_measured(dossier, noise))
     where = view.saved_in[0] if view.saved_in else dossier.run
     yield place.folded("files", "Every raw file", raw_files(dossier.files, where))
+
+
+def _standing_title(view: View) -> str:
+    return "The two sides" if view.comparisons else "Among the published"
 
 
 def _next(view: View) -> Markup | None:

@@ -105,7 +105,7 @@ def _cell(column: Column, row: Row, mixed: set[str]) -> Markup:
     if bracket and not isinstance(entry, Estimate | Number):
         shown = value + bracket + interval  # somebody's words
     elif bracket:
-        shown = [value, " ", tag("span", f"[{interval}", class_="interval")]
+        shown = tag("span", value, " ", tag("span", f"[{interval}", class_="interval"))
     return tag(
         "td",
         shown,
