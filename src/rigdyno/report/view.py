@@ -132,15 +132,16 @@ def _places(names: Sequence[str]) -> str:
 
 
 def next_commands(head: RunHead, saved_in: str) -> tuple[str, ...]:
-    """Three that answer the next question."""
+    """What answers the next question; the page is among them."""
     if head.plan.suite == "quick":
         return (
             "rigdyno run device            the whole suite, repeated, with every limit",
             "rigdyno run train.py:step     your own training step, measured the same way",
             "rigdyno doctor                what this machine can measure, and its traps",
+            f"rigdyno report {saved_in} --html report.html --open",
         )
     return (
         f"rigdyno show {saved_in}",
-        f"rigdyno report {saved_in} --format markdown",
+        f"rigdyno report {saved_in} --html report.html --open",
         *(("rigdyno leaderboard device",) if head.plan.suite == "device" else ("rigdyno list",)),
     )

@@ -47,20 +47,24 @@ def chapter(content: Chapter, place: Place) -> Markup:
         tag("div", answer(view, f"{place.anchor}-reasons"), class_="answer"),
         place.section("tables", "Tables", [table_block(table, csv_command) for table in view.tables]),
         place.section("standing", _standing_title(view), [tag("p", words) for words in view.standing]),
+        *(_how(view, dossier, place) if dossier is not None else ()),
         place.section("reasons", "Reasons behind the verdicts", reasons(dossier, view.validity)),
-        *(_behind(view, dossier, place) if dossier is not None else ()),
+        _files(view, dossier, place) if dossier is not None else None,
         _next(view),
         id=place.anchor,
         aria_labelledby=f"{place.anchor}-title",
     )
 
 
-def _behind(view: View, dossier: Dossier, place: Place) -> Iterable[Markup | None]:
+def _how(view: View, dossier: Dossier, place: Place) -> Iterable[Markup | None]:
     noise = view.noise.text if view.noise is not None else None
-    yield place.section("rig", "The rig", [facts(dossier.rig)])
     yield place.folded("measured", "How it was measured", how_it_was_measured(dossier, noise))
+    yield place.section("rig", "The rig", [facts(dossier.rig)])
+
+
+def _files(view: View, dossier: Dossier, place: Place) -> Markup | None:
     where = view.saved_in[0] if view.saved_in else dossier.run
-    yield place.folded("files", "Every raw file", raw_files(dossier.files, where))
+    return place.folded("files", "Every raw file", raw_files(dossier.files, where))
 
 
 def _standing_title(view: View) -> str:
@@ -68,7 +72,8 @@ def _standing_title(view: View) -> str:
 
 
 def _next(view: View) -> Markup | None:
-    if not view.next_commands:
+    others = [command for command in view.next_commands if "--html" not in command]  # this is that page
+    if not others:
         return None
-    commands = tag("pre", "\n".join(view.next_commands))
+    commands = tag("pre", "\n".join(others))
     return tag("aside", tag("p", "Worth trying next:"), commands, aria_label="Worth trying next")

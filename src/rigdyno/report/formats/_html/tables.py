@@ -90,7 +90,8 @@ def _header(column: Column) -> Markup:
 def _row(table: Table, row: Row, mixed: set[str]) -> Markup:
     first, *others = table.columns
     name = cell_text(first, row.entries.get(first.key))
-    cells = [tag("th", name, scope="row", role="rowheader", **_sorting(first, row, mixed))]
+    label = first.title if first.identifies else None
+    cells = [tag("th", name, scope="row", role="rowheader", data_label=label, **_sorting(first, row, mixed))]
     cells += [_cell(column, row, mixed) for column in others]
     if has_last_column(table):
         shown = badge(row.status or row.origin)
