@@ -7,9 +7,10 @@ import re
 import pytest
 
 from hostile_run import PAYLOADS, hostile_run
-from reading_pages import read, spelled
+from reading_pages import read
 from rigdyno import api
 from rigdyno.commands._page import Material, page_text
+from rigdyno.report.formats._html.markup import spelled_out
 from rigdyno.report.formats._html.tables import MOST_NOTES, MOST_ROWS, table_block
 from rigdyno.report.formats.html import render
 from rigdyno.report.page import Page
@@ -110,7 +111,7 @@ def test_what_a_run_folder_says_is_there_as_text(tmp_path):
     page = read(page_of(hostile_run(tmp_path)))
     text = page.text()
     for words in PAYLOADS:
-        assert spelled(words) in text
+        assert spelled_out(words) in text
     assert not re.search("[\x00-\x08\x0b-\x1f\u2028\u2029\u202a-\u202e\u2066-\u2069]", text)
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_pages import read, spelled
-from rigdyno.report.formats._html.markup import Markup, own_code, tag, text, together
+from reading_pages import read
+from rigdyno.report.formats._html.markup import Markup, own_code, spelled_out, tag, text, together
 
 
 def test_texts_and_attributes_are_escaped():
@@ -71,5 +71,5 @@ def test_other_scripts_stay_as_they_are():
 def test_any_text_comes_back_as_that_text(words, title):
     element = read(tag("p", words, title=title)).one()
     assert element.name == "p"
-    assert element.text() == spelled(words)
-    assert element.attributes == {"title": spelled(title)}
+    assert element.text() == spelled_out(words)
+    assert element.attributes == {"title": spelled_out(title)}
