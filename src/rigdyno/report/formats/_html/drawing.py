@@ -1,4 +1,4 @@
-"""A drawing as a part of the page: of what the SVG holds, only shapes and texts pass, each attribute by its own pattern.
+"""A drawing as a part of the page: of an SVG only shapes and texts pass, each attribute by its own pattern.
 
 Greys become the page's own colours, so that a drawing is readable on a dark page too. Marks get the tips that the
 drawing's own labels hold.
@@ -18,29 +18,31 @@ _ELEMENTS = frozenset(
     ("svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath", "linearGradient", "stop")
 )
 _NUMBER = r"-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?"
+_REFERENCE = r"url\(#[\w-]+\)"
 _PATTERNS = {
     "number": re.compile(rf"{_NUMBER}(?:px|em|%)?"),
     "numbers": re.compile(rf"(?:{_NUMBER}|[\s,MLHVCSQTAZmlhvcsqtaz])*"),
     "transform": re.compile(rf"(?:(?:translate|rotate|scale|matrix)\((?:{_NUMBER}|[\s,])*\)\s*)*"),
     "word": re.compile(r"[A-Za-z0-9 ,\"'-]*"),
-    "paint": re.compile(
-        r"none|transparent|currentcolor|[a-z]+|#[0-9a-fA-F]{3,8}|(?:rgb|hsl)a?\([\d.,%\s]+\)|url\(#[\w-]+\)"
-    ),
-    "reference": re.compile(r"url\(#[\w-]+\)"),
+    "paint": re.compile(rf"[a-z]+|#[0-9a-fA-F]{{3,8}}|(?:rgb|hsl)a?\([\d.,%\s]+\)|{_REFERENCE}"),
+    "reference": re.compile(_REFERENCE),
     "name": re.compile(r"[\w-]+"),
 }
 _ATTRIBUTES = {
-    **dict.fromkeys(("x", "y", "x1", "y1", "x2", "y2", "dx", "dy", "cx", "cy", "r", "rx", "ry", "width", "height"), "number"),
-    **dict.fromkeys(("opacity", "fill-opacity", "stroke-opacity", "stop-opacity", "stroke-width", "offset"), "number"),
-    **dict.fromkeys(("font-size", "stroke-miterlimit", "stroke-dashoffset"), "number"),
-    **dict.fromkeys(("d", "viewBox", "stroke-dasharray", "points"), "numbers"),
-    **dict.fromkeys(("fill", "stroke", "stop-color"), "paint"),
-    **dict.fromkeys(("text-anchor", "font-weight", "font-style", "stroke-linecap", "stroke-linejoin", "display"), "word"),
-    **dict.fromkeys(("pointer-events", "gradientUnits", "dominant-baseline"), "word"),
-    "transform": "transform",
-    "clip-path": "reference",
-    "id": "name",
-}  # fmt: skip
+    name: pattern
+    for pattern, names in {
+        "number": "x y x1 y1 x2 y2 dx dy cx cy r rx ry width height opacity fill-opacity stroke-opacity stop-opacity "
+        "stroke-width offset font-size stroke-miterlimit stroke-dashoffset",
+        "numbers": "d viewBox stroke-dasharray",
+        "paint": "fill stroke stop-color",
+        "word": "text-anchor font-weight font-style stroke-linecap stroke-linejoin display pointer-events "
+        "gradientUnits",
+        "transform": "transform",
+        "reference": "clip-path",
+        "name": "id",
+    }.items()
+    for name in names.split()
+}
 _LONG_FRACTION = re.compile(r"(\.\d{2})\d+(?![\d]*e)")
 _ONE_COLOUR = re.compile(r"#([0-9a-fA-F]{3}|[0-9a-fA-F]{6})")
 _NAMED_GREYS = {"black": 0, "white": 255, "gray": 128, "grey": 128, "lightgray": 211, "lightgrey": 211}
