@@ -27,7 +27,8 @@ class Place:
             return None
         anchor = f"{self.anchor}-{name}"
         heading = tag(f"h{self.level + 1}", title, id=f"{anchor}-title")
-        return tag("section", heading, inside, id=anchor, aria_labelledby=f"{anchor}-title", class_=name)
+        label = f"{anchor}-title" if self.level == 1 else None  # landmarks of several runs would have the same names
+        return tag("section", heading, inside, id=anchor, aria_labelledby=label, class_=name)
 
     def folded(self, name: str, title: str, content: Iterable[Child]) -> Markup | None:
         inside = [each for each in content if each is not None]
@@ -76,4 +77,4 @@ def _next(view: View) -> Markup | None:
     if not others:
         return None
     commands = tag("pre", "\n".join(others))
-    return tag("aside", tag("p", "Worth trying next:"), commands, aria_label="Worth trying next")
+    return tag("div", tag("p", "Worth trying next:"), commands, class_="next")
