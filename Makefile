@@ -20,19 +20,20 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 # Needs root and Debian packages.
-test-system: $(VENV)/.test $(VENV)/axe/node_modules/axe-core/axe.min.js
+test-system: $(VENV)/.test
 	@$(MAKE) --no-print-directory debian-packages
+	@$(MAKE) --no-print-directory $(VENV)/.axe
 	$(BIN)/python -m pytest --strict-skips --timeout 700 tests/system
 
 debian-packages:
-	@for command in ip tc sshd ssh munged slurmctld slurmd srun chromium; do \
+	@for command in ip tc sshd ssh munged slurmctld slurmd srun chromium npm; do \
 	  PATH="$$PATH:/usr/sbin:/sbin" command -v $$command > /dev/null || missing=1; done; \
 	test -z "$$missing" || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
-	  iproute2 openssh-server openssh-client munge slurmctld slurmd slurm-client chromium; }
+	  iproute2 openssh-server openssh-client munge slurmctld slurmd slurm-client chromium npm; }
 
 # What looks for barriers in the page.
-$(VENV)/axe/node_modules/axe-core/axe.min.js: $(VENV)/bin/python
-	npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/axe axe-core@4.14.0
+$(VENV)/.axe: $(VENV)/bin/python
+	@npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/axe axe-core@4.14.0
 	@touch $@
 
 bench: $(VENV)/.bench $(VENV)/.peers $(VENV)/.monai $(VENV)/.openvino $(VENV)-jax/.made
