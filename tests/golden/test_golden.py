@@ -140,6 +140,7 @@ LITERAL = [("every_entry", form) for form in FORMATS]
 LITERAL += [(name, form) for name in VIEWS[1:] for form in ("terminal", "markdown")]
 
 
+@pytest.mark.usefixtures("without_drawing")  # what they draw is held against the specifications of the figures
 @pytest.mark.parametrize(("name", "form"), LITERAL)
 def test_formats(view_named, name, form):
     text = catalogue.load("format", form)(view_named(name), Page(width=80))

@@ -9,7 +9,7 @@ from typing import TypeVar
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._page import material_at, open_page, page_text, write_page
+from rigdyno.commands._page import material_at, not_drawn, open_page, page_text, write_page
 from rigdyno.commands._shared import newest_or, out_option, rendered, views_at
 from rigdyno.errors import EXIT_DONE, RigdynoError, UsageError
 from rigdyno.report.view import with_columns
@@ -71,10 +71,11 @@ def _require_one_way(html: str | None, open_it: bool, output: str | None, form: 
 
 
 def _page(paths: list[Path], file: Path, columns: Sequence[str], *, open_it: bool) -> int:
-    click.echo(write_page(_page_text(paths, columns), file))
-    trouble = open_page(file) if open_it else None
-    if trouble is not None:
-        click.echo(f"rigdyno: warning: {trouble}", err=True)
+    text = _page_text(paths, columns)
+    click.echo(write_page(text, file))
+    for trouble in (not_drawn(text), open_page(file) if open_it else None):
+        if trouble is not None:
+            click.echo(f"rigdyno: warning: {trouble}", err=True)
     return EXIT_DONE
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rigdyno.report.formats._html.answer import Chapter, answer, report_command
 from rigdyno.report.formats._html.behind import facts, how_it_was_measured, raw_files, reasons
+from rigdyno.report.formats._html.figures import figure_block
 from rigdyno.report.formats._html.markup import Child, Markup, tag
 from rigdyno.report.formats._html.tables import table_block
 from rigdyno.schema.dossier import Dossier
@@ -41,12 +42,15 @@ class Place:
 def chapter(content: Chapter, place: Place) -> Markup:
     view, dossier = content.view, content.dossier
     csv_command = report_command(view, "csv")
+    first, *others = [figure_block(figure, place.anchor) for figure in view.figures] or [None]
     title = tag(f"h{place.level}", view.title, id=f"{place.anchor}-title")
     return tag(
         "article",
         tag("header", title, [tag("p", rig, class_="rig-line") for rig in view.rigs]),
         tag("div", answer(view, f"{place.anchor}-reasons"), class_="answer"),
+        first,
         place.section("tables", "Tables", [table_block(table, csv_command) for table in view.tables]),
+        place.section("figures", "Figures", others),
         place.section("standing", _standing_title(view), [tag("p", words) for words in view.standing]),
         *(_how(view, dossier, place) if dossier is not None else ()),
         place.section("reasons", "Reasons behind the verdicts", reasons(dossier, view.validity)),

@@ -14,9 +14,7 @@ from xml.etree import ElementTree
 from rigdyno.report.formats._html.markup import Child, Markup, spelled_out, tag
 
 _SPACE = re.compile(r"\{[^}]*\}")
-_ELEMENTS = frozenset(
-    ("svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath", "pattern")
-)
+_ELEMENTS = frozenset(("svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath", "pattern"))
 _NUMBER = r"-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?"
 _HEX = r"#[0-9a-fA-F]{3,8}"
 _REFERENCE = r"url\(#[\w-]+\)"
@@ -36,8 +34,7 @@ _ATTRIBUTES = {
         "stroke-width font-size stroke-miterlimit stroke-dashoffset",
         "numbers": "d viewBox stroke-dasharray",
         "paint": "fill stroke",
-        "word": "text-anchor font-weight font-style stroke-linecap stroke-linejoin display pointer-events "
-        "patternUnits",
+        "word": "text-anchor font-weight font-style stroke-linecap stroke-linejoin display pointer-events patternUnits",
         "transform": "transform patternTransform",
         "reference": "clip-path",
         "name": "id",
