@@ -1,6 +1,6 @@
 """A figure of each kind, with all that a figure can have: for tests that draw, and to look at."""
 
-from rigdyno.schema.figure import Axis, Band, Datum, Event, Figure, Panel, Series, Span, datum
+from rigdyno.schema.figure import Axis, Band, Datum, Event, Figure, Panel, Period, Series, datum
 
 TIME = Axis(quantity="time", unit="s", along="time")
 DEVICES = Axis(quantity="devices", along="devices")
@@ -50,7 +50,8 @@ def changes():
 
 
 def curve():
-    own = tuple(with_interval(n, 41.0 * n**0.93, 0.04, n=3) for n in (1, 2, 4)) + (
+    own = (
+        *(with_interval(n, 41.0 * n**0.93, 0.04, n=3) for n in (1, 2, 4)),
         Datum(x=8, value=None, note="out of memory"),
         with_interval(16, 500.0, 0.06, n=3, verdict="SUSPECT"),
         with_interval(32, 940.0, 0.06, n=3),
@@ -86,7 +87,7 @@ def timeline():
             Event(x=8.0, label="warm-up cut", kind="warm_up_cut"),
             Event(x=42.0, label="throttling begins", kind="throttling"),
         ),
-        spans=(Span(name="warm-up", start=0.0, end=8.0), Span(name="steady", start=8.0, end=90.0)),
+        periods=(Period(name="warm-up", start=0.0, end=8.0), Period(name="steady", start=8.0, end=90.0)),
         caption="Rate, clock and temperature of one process", verdict="SUSPECT", reasons=("throttled",),
     )  # fmt: skip
 
@@ -122,7 +123,8 @@ def distribution():
         Series(name="cut: warm-up", role="measured", data=binned((1, 3, 6, 9, 4, 2), 0.027), cut=True),
     )
     return Figure(
-        key="distribution", kind="distribution", title="How long steps took", x=Axis(quantity="time of a step", unit="s"),
+        key="distribution", kind="distribution", title="How long steps took",
+        x=Axis(quantity="time of a step", unit="s"),
         panels=(Panel(y=Axis(quantity="steps"), series=series),),
         events=(Event(x=0.0232, label="median 23.2 ms"),), caption="584 steps were kept and 25 cut", verdict="VALID",
     )  # fmt: skip

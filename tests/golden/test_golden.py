@@ -14,7 +14,7 @@ from reading_pages import without_code
 from rigdyno import api, catalogue
 from rigdyno.report.page import Page
 from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
-from rigdyno.schema.figure import Axis, Datum, Event, Figure, Panel, Series, Span
+from rigdyno.schema.figure import Axis, Datum, Event, Figure, Panel, Period, Series
 from rigdyno.schema.metric import BANDWIDTH, LIMIT_SHARE, THROUGHPUT, Metric
 from rigdyno.schema.view import Column, Published, Row, Share, Table, Text, View
 from support import a_stored_run
@@ -53,7 +53,7 @@ def a_time_line(label):
         x=Axis(quantity="time", unit="s", along="time"),
         panels=(Panel(y=Axis(quantity="rate", unit="B/s"), series=(Series(name=label, role="measured", data=rates),)),),
         events=(Event(x=20.0, label="steady from here", kind="warm_up_cut"),),
-        spans=(Span(name="warm-up", start=0.0, end=20.0),),
+        periods=(Period(name="warm-up", start=0.0, end=20.0),),
         caption="How the rate held",
         verdict="SUSPECT",
         reasons=("throttled",),

@@ -38,7 +38,11 @@ def svg_for_page(figure: Figure, width: int) -> str:
 
 def png_of(figure: Figure, *, dark: bool = False, captioned: bool = True) -> bytes:
     """The same drawing as pixels."""
-    svg = svg_of(figure, theme="dark" if dark else "light", captioned=captioned)
+    return png_of_svg(svg_of(figure, theme="dark" if dark else "light", captioned=captioned))
+
+
+def png_of_svg(svg: str) -> bytes:
+    """Of a drawing whose colours are no page's."""
     import vl_convert
 
     image: bytes = vl_convert.svg_to_png(svg, scale=PNG_SCALE)

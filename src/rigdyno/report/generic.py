@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rigdyno.report.format_entry import entry_of, scaled_text
+from rigdyno.report.generic_figures import rate_figures, spent_figures
 from rigdyno.schema.estimate import Estimate, Missing, Number
 from rigdyno.schema.figure import Figure
 from rigdyno.schema.measured import KindFigures, Measurement
@@ -35,14 +36,19 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
     soaked = [measurement for measurement in measurements if measurement.soak is not None]
     notes = dict.fromkeys(note for measurement in measurements for note in measurement.facts.notes)
     workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
+    table = Table(title=_settings(measurements), columns=columns, rows=tuple(rows), notes=tuple(notes))
     return Presentation(
         title=", ".join(workloads) or "no figures",
         tables=(
-            Table(title=_settings(measurements), columns=columns, rows=tuple(rows), notes=tuple(notes)),
+            table,
             *((_soak_table(soaked, identifying),) if soaked else ()),
             *(totals_table(found.facts.totals) for found in measurements if found.facts.totals),
         ),
-        figures=tuple(_soak_figure(measurement, identifying) for measurement in soaked),
+        figures=(
+            *(_soak_figure(measurement, identifying) for measurement in soaked),
+            *rate_figures(table, _one_unit(measurements)),
+            *(each for found in measurements for each in spent_figures(found.spec.workload, found.facts.totals)),
+        ),
         closing=(*map(_held, soaked), *_epsilons(measurements, identifying)),
     )
 

@@ -17,6 +17,7 @@ from rigdyno.schema.record import Skipped
 from rigdyno.store.folder import StoredCell
 from rigdyno.units import rate_unit, seconds_of_ns
 
+TIME = Axis(quantity="time", unit="s", along="time")
 MOST_PLOTS = 6  # more of them nobody reads; the ranks of one run are alike
 SMALL_HEIGHT = 4  # of each, where there are several
 
@@ -50,23 +51,24 @@ def _titled_streams(cell: StoredCell) -> list[tuple[str, Rows]]:
 def _rate_figure(title: str, rows: Rows, unit: str, columns: int) -> Figure:
     steady = steady_of(rows)
     seconds, rates = rate_over_time(rows, slices=columns)
-    sentence = cut_sentence(rows, steady)
-    cut = 0 < steady.start < len(rows)
-    at = seconds_since(rows, steady.start) if cut else 0.0
+    data = tuple(map(datum, seconds.tolist(), rates.tolist()))
+    cut = cut_event(rows, steady)
     return Figure(
         key=figure_key(title),
         kind="timeline",
         title=title,
-        x=Axis(quantity="time", unit="s", along="time"),
-        panels=(
-            Panel(
-                y=Axis(quantity="rate", unit=unit),
-                series=(Series(name="rate", role="measured", data=tuple(map(datum, seconds, rates))),),
-            ),
-        ),
-        events=(Event(x=at, label=sentence, kind="warm_up_cut"),) if cut else (),
-        notes=() if cut else (sentence,),
+        x=TIME,
+        panels=(Panel(y=Axis(quantity="rate", unit=unit), series=(Series(name="rate", role="measured", data=data),)),),
+        events=() if cut is None else (cut,),
+        notes=(cut_sentence(rows, steady),) if cut is None else (),
     )
+
+
+def cut_event(rows: Rows, steady: Steady) -> Event | None:
+    """Where the warm-up was cut; None where nothing was."""
+    if not 0 < steady.start < len(rows):
+        return None
+    return Event(x=seconds_since(rows, steady.start), label=cut_sentence(rows, steady), kind="warm_up_cut")
 
 
 def cut_sentence(rows: Rows, steady: Steady) -> str:

@@ -12,11 +12,11 @@ from rigdyno.schema.figure import Axis, Datum, Event, Figure, Panel, Role, Serie
 from rigdyno.units import show_number, show_scaled, show_seconds
 
 HEIGHT = 7
+LEAST_POINTS = 3
 DOT, HOLLOW_DOT, BAND, MARK = "•", "◦", "░", "│"
 LABEL_WIDTH = 9
 LEFT = " " * (LABEL_WIDTH + 1)
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-KINDS = ("timeline", "fan", "curve")
 
 # In the order of drawing: what comes later stands before what came earlier.
 _SIGNS: dict[Role, str] = {"ideal": "·", "limit": "─", "predicted": HOLLOW_DOT, "published": "+", "measured": DOT}
@@ -56,7 +56,7 @@ def plot_columns(width: int) -> int:
 
 def figure_lines(figure: Figure, width: int, height: int = HEIGHT) -> list[str]:
     """Its panels below each other; none for a figure that characters don't show, or that has nothing to show."""
-    if figure.kind not in KINDS or figure.is_empty:
+    if figure.is_empty or not _has_characters(figure):
         return []
     lines: list[str] = []
     for panel in figure.panels:
@@ -64,6 +64,14 @@ def figure_lines(figure: Figure, width: int, height: int = HEIGHT) -> list[str]:
             lines.append("")
         lines += _panel_lines(figure, panel, width, height)
     return [*lines, *(line for note in figure.notes for line in _wrapped(note, width))]
+
+
+def _has_characters(figure: Figure) -> bool:
+    """A curve of a few points says no more than its table, unless one can see how it falls behind its ideal."""
+    if figure.kind != "curve":
+        return figure.kind in ("timeline", "fan")
+    measured = [datum for series in figure.series if series.role == "measured" for datum in series.data]
+    return len(measured) >= LEAST_POINTS and any(series.role == "ideal" for series in figure.series)
 
 
 def _panel_lines(figure: Figure, panel: Panel, width: int, height: int) -> list[str]:

@@ -86,7 +86,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: EventKind = "other"
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Period(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A phase of the run along x: warm-up, steady, idle."""
 
     name: str
@@ -101,7 +101,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     x: Axis
     panels: tuple[Panel, ...]
     events: tuple[Event, ...] = ()
-    spans: tuple[Span, ...] = ()
+    periods: tuple[Period, ...] = ()
     caption: str = ""  # what it shows, in a sentence
     counted: str = ""  # what n counts, in the plural: "steps", "processes"
     verdict: Verdict | None = None  # of the whole; None: each value has its own, or none was given

@@ -70,7 +70,7 @@ def test_the_first_figure_stands_beside_the_answer_and_the_others_below_the_tabl
 
 
 def test_an_empty_figure_is_left_out():
-    nothing = Series(name="a", data=(datum(1, None),))
+    nothing = Series(name="a", role="measured", data=(datum(1, None),))
     empty = Figure(
         key="x", kind="curve", title="t", x=Axis(quantity="x"), panels=(Panel(y=Axis(quantity="y"), series=(nothing,)),)
     )
@@ -78,7 +78,8 @@ def test_an_empty_figure_is_left_out():
 
 
 def test_words_of_others_in_a_figure_are_text():
-    series = Series(name=PAYLOADS[0], data=tuple(datum(words, number + 1.0) for number, words in enumerate(PAYLOADS)))
+    data = tuple(datum(words, number + 1.0) for number, words in enumerate(PAYLOADS))
+    series = Series(name=PAYLOADS[0], role="measured", data=data)
     figure = Figure(
         key="x", kind="bars", title=PAYLOADS[1], caption=PAYLOADS[2], notes=PAYLOADS, x=Axis(quantity=PAYLOADS[3]),
         panels=(Panel(y=Axis(quantity=PAYLOADS[4], unit=PAYLOADS[5]), series=(series,)),),
@@ -94,9 +95,8 @@ def test_words_of_others_in_a_figure_are_text():
 
 def test_a_narrow_drawing_has_no_names_inside_its_bars():
     wide = drawing.specification(stack(), captioned=False)
-    inside = [
-        layer for layer in wide["layer"] if isinstance(layer["mark"], dict) and layer["mark"].get("color") == PAPER
-    ]
+    marks = [layer["mark"] for layer in wide["layer"]]
+    inside = [mark for mark in marks if mark["type"] == "text" and mark.get("color") == PAPER]
     assert inside
     narrow = resized(wide, 220)
     assert narrow["width"] == 220

@@ -69,7 +69,8 @@ def test_a_column_of_both_shows_what_was_measured():
 
 def test_every_role_has_a_sign_of_its_own():
     roles = ("measured", "published", "predicted", "ideal", "limit")
-    figure = over("devices", "curve", [a_series({10.0 * i + 1: 5.0 * i + 1}, role) for i, role in enumerate(roles)])
+    series = [a_series({10.0 * i + x: 5.0 * i + 1 for x in (1, 2, 3)}, role) for i, role in enumerate(roles)]
+    figure = over("devices", "curve", series)
     legend = "".join(figure_lines(figure, 80)[-2:])
     signs = [legend.split(name)[0].split()[-1] for name in ("measured", "published", "forecast", "ideal", "limit")]
     assert len(set(signs)) == len(roles)
@@ -101,6 +102,13 @@ def test_panels_stand_below_each_other_with_their_own_titles():
     lines = figure_lines(replace(figure, panels=(panel, other)), 40)
     assert lines[0] == "rate (it/s)"
     assert lines[10:12] == ["", "clock (MHz)"]
+
+
+def test_a_curve_of_few_points_or_without_an_ideal_says_no_more_than_its_table():
+    three, ideal = a_series({1.0: 1.0, 2.0: 2.0, 3.0: 2.5}), a_series({1.0: 1.0, 3.0: 3.0}, "ideal")
+    assert figure_lines(over("devices", "curve", [three, ideal]), 80)
+    assert figure_lines(over("devices", "curve", [three]), 80) == []
+    assert figure_lines(over("devices", "curve", [a_series({1.0: 1.0, 2.0: 2.0}), ideal]), 80) == []
 
 
 @pytest.mark.parametrize("kind", ["bars", "stack", "distribution", "roofline", "leaderboard"])

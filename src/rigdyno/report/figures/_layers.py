@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rigdyno.report.figures import _style
-from rigdyno.report.figures._rows import Row, Unit, label_of
+from rigdyno.report.figures._rows import ChartRow, Unit, label_of
 from rigdyno.report.figures._style import DOUBTFUL, INK, MUTED, PAPER, Style
-from rigdyno.schema.figure import Event, Figure, Panel, Series, Span
+from rigdyno.schema.figure import Event, Figure, Panel, Period, Series
 
 if TYPE_CHECKING:
     import altair as alt
@@ -19,7 +19,7 @@ CAPTION_WIDTH = 104  # characters in a line of the caption
 _MOST_EVENTS, _EVENT_PIXELS = 12, 330
 
 
-def data(rows: Iterable[Row]) -> alt.Chart:
+def data(rows: Iterable[ChartRow]) -> alt.Chart:
     import altair as alt
 
     return alt.Chart(alt.Data(values=list(rows)))
@@ -55,7 +55,7 @@ def legend_or_none(series: Sequence[Series], **settings: Any) -> alt.Legend | No
     return alt.Legend(**settings) if needs_legend(series) else None
 
 
-def intervals(rows: Sequence[Row], *, across: bool, place: dict[str, Any]) -> list[alt.Chart]:
+def intervals(rows: Sequence[ChartRow], *, across: bool, place: dict[str, Any]) -> list[alt.Chart]:
     """Rules from low to high with a tick at each end. `across`: values lie along the page's width."""
     with_ends = [row for row in rows if "low" in row]
     if not with_ends:
@@ -70,7 +70,7 @@ def intervals(rows: Sequence[Row], *, across: bool, place: dict[str, Any]) -> li
     return drawn
 
 
-def lines(rows: Sequence[Row], series: Sequence[Series], styles: Sequence[Style], x: Any, y: Any) -> alt.Chart:
+def lines(rows: Sequence[ChartRow], series: Sequence[Series], styles: Sequence[Style], x: Any, y: Any) -> alt.Chart:
     """Straight from value to value within a segment; a gap stays open."""
     import altair as alt
 
@@ -87,7 +87,7 @@ def lines(rows: Sequence[Row], series: Sequence[Series], styles: Sequence[Style]
 
 
 def points(
-    rows: Sequence[Row], series: Sequence[Series], styles: Sequence[Style], x: Any, y: Any, size: int = 60
+    rows: Sequence[ChartRow], series: Sequence[Series], styles: Sequence[Style], x: Any, y: Any, size: int = 60
 ) -> alt.Chart:
     """What was measured is filled, everything else hollow; each says its value, interval and n."""
     import altair as alt
@@ -121,10 +121,10 @@ def if_doubtful(colour: str, otherwise: Any) -> Any:
     return alt.condition("datum.doubtful", alt.value(colour), otherwise)
 
 
-def words_on(rows: Sequence[Row], x: Any, y: Any, **mark: Any) -> list[alt.Chart]:
-    """The verdict at each value that is doubtful."""
+def words_on(figure: Figure, rows: Sequence[ChartRow], x: Any, y: Any, **mark: Any) -> list[alt.Chart]:
+    """The verdict at each value that is doubtful, unless it stands across the whole."""
     doubtful = [row for row in rows if "verdict" in row]
-    if not doubtful:
+    if not doubtful or _style.is_doubtful(figure):
         return []
     text = data(doubtful).mark_text(fontSize=10, fontWeight="bold", color=INK, aria=False, **mark)
     return [text.encode(x=x, y=y, text="verdict:N")]
@@ -134,23 +134,27 @@ def stamp(figure: Figure, width: float, height: float) -> list[alt.Chart]:
     """The verdict across a figure that can't be relied on."""
     import altair as alt
 
-    if not _style.is_doubtful(figure):
+    doubt = _style.doubt_of(figure)
+    if doubt is None:
         return []
-    text = data([{"text": figure.verdict}]).mark_text(
-        fontSize=54, fontWeight="bold", angle=340, opacity=0.22, color=INK
-    )
+    text = data([{"text": doubt}]).mark_text(fontSize=54, fontWeight="bold", angle=340, opacity=0.22, color=INK)
     return [text.encode(x=alt.value(width / 2), y=alt.value(height / 2), text="text:N", description="text:N")]
 
 
-def spans(found: Sequence[Span], x: Unit, height: float) -> list[alt.Chart]:
+def periods(found: Sequence[Period], x: Unit, height: float) -> list[alt.Chart]:
     """The phases of a run as grounds of two shades, each with its name at the top."""
     import altair as alt
 
     if not found:
         return []
     rows = [
-        {"start": span.start * x.factor, "end": span.end * x.factor, "name": span.name, "shade": (0.10, 0.03)[i % 2]}
-        for i, span in enumerate(found)
+        {
+            "start": period.start * x.factor,
+            "end": period.end * x.factor,
+            "name": period.name,
+            "shade": (0.10, 0.03)[i % 2],
+        }
+        for i, period in enumerate(found)
     ]
     ground = data(rows).mark_rect(color=MUTED, aria=False).encode(
         x="start:Q", x2="end:Q", opacity=alt.Opacity("shade:Q", scale=None, legend=None)

@@ -12,7 +12,7 @@ from rigdyno.report.format_entry import prefixed
 from rigdyno.schema.figure import Axis, Datum, Figure, Panel, Series
 from rigdyno.units import show_number
 
-Row = dict[str, Any]
+ChartRow = dict[str, Any]
 WIDE_RANGE = 50.0  # the largest value over the smallest from which on only a log axis shows both
 
 
@@ -83,7 +83,7 @@ def label_of(series: Series) -> str:
     return series.name if said else f"{series.name} ({series.role})"
 
 
-def rows_of(series: Series, unit: Unit, x: Unit | None = None) -> Iterator[Row]:
+def rows_of(series: Series, unit: Unit, x: Unit | None = None) -> Iterator[ChartRow]:
     """A row for each value. Lines are drawn within one segment: a gap begins the next, and nothing crosses it."""
     segment = 0
     for datum in series.data:
@@ -100,8 +100,8 @@ def rows_of(series: Series, unit: Unit, x: Unit | None = None) -> Iterator[Row]:
         }
 
 
-def _ends(datum: Datum, unit: Unit, x: Unit | None) -> Row:
-    found: Row = {}
+def _ends(datum: Datum, unit: Unit, x: Unit | None) -> ChartRow:
+    found: ChartRow = {}
     if datum.interval is not None:
         found |= {"low": datum.interval[0] * unit.factor, "high": datum.interval[1] * unit.factor}
     if datum.x_end is not None:
@@ -126,7 +126,7 @@ def said(series: Series, datum: Datum, unit: Unit, x: Unit | None) -> str:
     return "; ".join([*parts, *filter(None, (datum.verdict, datum.note))])
 
 
-def distinct(rows: Sequence[Row]) -> list[Row]:
+def distinct(rows: Sequence[ChartRow]) -> list[ChartRow]:
     """Categories of one name in one series become two: else one bar would lie on the other."""
     seen: Counter[tuple[str, str]] = Counter()
     found = []

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rigdyno.schema.estimate import Verdict
 from rigdyno.schema.figure import Figure, Role, Series
 
 WIDTH = 600  # of the plot, without labels
@@ -85,8 +86,18 @@ def styles_of(series: Sequence[Series], *, doubtful: bool = False) -> list[Style
     return [replace(style, colour=DOUBTFUL) for style in found] if doubtful else found
 
 
+def doubt_of(figure: Figure) -> Verdict | None:
+    """The word across the whole: of the figure, or of all its values where they have the same."""
+    verdicts = {figure.verdict}
+    if figure.verdict is None:
+        data = [datum for series in figure.series if series.role == "measured" for datum in series.data]
+        verdicts = {datum.verdict for datum in data if datum.value is not None}
+    found = verdicts.pop() if len(verdicts) == 1 else None
+    return None if found == "VALID" else found
+
+
 def is_doubtful(figure: Figure) -> bool:
-    return figure.verdict in ("SUSPECT", "INVALID")
+    return doubt_of(figure) is not None
 
 
 def config() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rigdyno.report.figures import _layers
-from rigdyno.report.figures._rows import Row, Unit, distinct, log_ticks, rows_of, values_of, wants_log, y_unit
+from rigdyno.report.figures._rows import ChartRow, Unit, distinct, log_ticks, rows_of, values_of, wants_log, y_unit
 from rigdyno.report.figures._style import BAR, DOUBTFUL, HATCHED, INK, WIDTH, Style, colour_name, is_doubtful, styles_of
 from rigdyno.schema.figure import Figure, Panel
 from rigdyno.units import show_number
@@ -50,7 +50,7 @@ def bar_chart(figure: Figure, panel: Panel, *, ranked: bool) -> alt.LayerChart:
     return alt.layer(*layers, *_more(len(order), height)).properties(width=WIDTH, height=height)
 
 
-def _by_value(rows: Sequence[Row]) -> list[Row]:
+def _by_value(rows: Sequence[ChartRow]) -> list[ChartRow]:
     return sorted(rows, key=lambda row: -row["y"])
 
 
@@ -64,7 +64,7 @@ def _x(panel: Panel, unit: Unit, *, log: bool) -> alt.X:
 
 
 def _bars(
-    rows: Sequence[Row], panel: Panel, unit: Unit, styles: Sequence[Style], place: dict[str, Any]
+    rows: Sequence[ChartRow], panel: Panel, unit: Unit, styles: Sequence[Style], place: dict[str, Any]
 ) -> list[alt.Chart]:
     import altair as alt
 
@@ -86,7 +86,7 @@ def _bars(
 
 
 def _dots(
-    rows: Sequence[Row], panel: Panel, unit: Unit, styles: Sequence[Style], place: dict[str, Any]
+    rows: Sequence[ChartRow], panel: Panel, unit: Unit, styles: Sequence[Style], place: dict[str, Any]
 ) -> list[alt.Chart]:
     import altair as alt
 
@@ -100,7 +100,7 @@ def _dots(
     return [dots.encode(shape=shape, stroke=stroke, **place)]
 
 
-def _values(rows: Sequence[Row], place: dict[str, Any], *, log: bool) -> list[alt.Chart]:
+def _values(rows: Sequence[ChartRow], place: dict[str, Any], *, log: bool) -> list[alt.Chart]:
     """The number behind each bar, with the verdict where it is doubtful."""
     shown = [
         {

@@ -14,6 +14,7 @@ from rigdyno.schema.figure import Axis, Figure, Series
 if TYPE_CHECKING:
     import altair as alt
 
+MOST_COUNTS = 12  # that have a tick each
 WIDE_ALONG = 16  # the largest x over the smallest from which on the axis is a logarithm's
 
 
@@ -31,7 +32,7 @@ def chart(figure: Figure) -> alt.LayerChart:
         _layers.lines(rows, panel.series, styles, place, y),
         *_layers.intervals(marked, across=False, place={"x": place}),
         _layers.points(marked, panel.series, styles, place, y),
-        *_layers.words_on(marked, place, y, dy=-14),
+        *_layers.words_on(figure, marked, place, y, dy=-14),
         *_layers.events(figure.events, x, middle(figure)),
         *_layers.stamp(figure, WIDTH, HEIGHT),
     ]
@@ -67,7 +68,8 @@ def x_axis(figure: Figure, unit: Unit) -> Any:
     counts = figure.x.along in ("devices", "nodes", "batch")
     xs = numbers_along(figure)
     log = _is_log(figure, xs)
-    few = [value * unit.factor for value in xs] if counts and len(xs) <= 12 else None
+    shown = [value * unit.factor for value in xs]
+    few = shown if counts and len(xs) <= MOST_COUNTS else log_ticks(shown) if log and not counts else None
     axis = alt.Axis(title=unit.title(figure.x), format="~g", **({"values": few} if few else {}))
     scale = (
         alt.Scale(type="log", base=2, nice=False, padding=14) if log else alt.Scale(nice=False, padding=14, zero=False)

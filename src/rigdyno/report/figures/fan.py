@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rigdyno.report.figures import _layers
-from rigdyno.report.figures._rows import Row, rows_of, values_of, wants_log, x_unit, y_unit
+from rigdyno.report.figures._rows import ChartRow, rows_of, values_of, wants_log, x_unit, y_unit
 from rigdyno.report.figures._style import HEIGHT, WIDTH, is_doubtful, styles_of
 from rigdyno.report.figures.curve import has_points, middle, x_axis, y_axis
 from rigdyno.schema.figure import Figure, Series
@@ -42,7 +42,7 @@ def chart(figure: Figure) -> alt.LayerChart:
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
 
 
-def _band(rows: Sequence[Row], colour: str, place: Any) -> alt.Chart:
+def _band(rows: Sequence[ChartRow], colour: str, place: Any) -> alt.Chart:
     """From the low to the high ends of the intervals; without any it is empty."""
     inside = [row for row in rows if "low" in row]
     area = _layers.data(inside).mark_area(color=colour, opacity=0.22, aria=False)

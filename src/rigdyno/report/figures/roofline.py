@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rigdyno.report.figures import _layers
-from rigdyno.report.figures._rows import Row, log_ticks, rows_of, x_unit, y_unit
+from rigdyno.report.figures._rows import ChartRow, log_ticks, rows_of, x_unit, y_unit
 from rigdyno.report.figures._style import HEIGHT, INK, WIDTH, is_doubtful, styles_of
 from rigdyno.schema.figure import Figure
 
@@ -40,12 +40,12 @@ def chart(figure: Figure) -> alt.LayerChart:
         *_layers.intervals(dots, across=False, place={"x": place}),
         _layers.points(dots, panel.series, styles, place, y, size=90),
         labels.encode(x=place, y=y, text="label:N"),
-        *_layers.words_on(dots, place, y, dy=12, dx=9, align="left"),
+        *_layers.words_on(figure, dots, place, y, dy=12, dx=9, align="left"),
         *_layers.stamp(figure, WIDTH, HEIGHT),
     ]
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
 
 
-def _above_zero(rows: Iterable[Row]) -> list[Row]:
+def _above_zero(rows: Iterable[ChartRow]) -> list[ChartRow]:
     """A log axis has no place for anything else."""
     return [row for row in rows if row["y"] > 0 and row["x"] > 0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rigdyno.report.figures import _layers
-from rigdyno.report.figures._rows import Row, Unit, rows_of, unit_of
+from rigdyno.report.figures._rows import ChartRow, Unit, rows_of, unit_of
 from rigdyno.report.figures._style import BAR, DOUBTFUL, HATCHED, PALETTE, PAPER, WIDTH, colour_name, is_doubtful
 from rigdyno.schema.figure import Figure, Panel
 from rigdyno.units import show_number
@@ -52,7 +52,7 @@ def _totals(panel: Panel) -> dict[str, float]:
     return found
 
 
-def _placed(panel: Panel, unit: Unit) -> list[Row]:
+def _placed(panel: Panel, unit: Unit) -> list[ChartRow]:
     """Each part behind the one before. What isn't above zero takes no room: a negative time is no part of one."""
     reached: dict[str, float] = {}
     rows = []
@@ -72,12 +72,12 @@ def _fills(panel: Panel, *, doubtful: bool) -> list[str]:
     return [c if i < whole else HATCHED.format(name=colour_name(c)) for i, c in enumerate(colours)]
 
 
-def _with_room(rows: Sequence[Row], most: float) -> list[Row]:
+def _with_room(rows: Sequence[ChartRow], most: float) -> list[ChartRow]:
     """Parts that are wide enough for their name."""
     return [row for row in rows if (row["end"] - row["start"]) * WIDTH > most * (len(row["series"]) * _LETTER + 8)]
 
 
-def _sums(rows: Sequence[Row]) -> list[Row]:
+def _sums(rows: Sequence[ChartRow]) -> list[ChartRow]:
     ends: dict[str, float] = {}
     for row in rows:
         ends[row["x"]] = max(ends.get(row["x"], 0.0), row["end"])

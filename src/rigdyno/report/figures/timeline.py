@@ -41,7 +41,7 @@ def _panel(figure: Figure, panel: Panel, x: Unit, height: int, *, first: bool, l
     rows = [row for series in panel.series for row in rows_of(series, unit, x)]
     marked = [row for series in panel.series if len(series.data) <= FEW for row in rows_of(series, unit, x)]
     layers = [
-        *_layers.spans(figure.spans, x, height)[: 2 if first else 1],
+        *_layers.periods(figure.periods, x, height)[: 2 if first else 1],
         *_layers.bands(panel, unit),
         _layers.lines(rows, panel.series, styles, place, y),
         *_layers.intervals(marked, across=False, place={"x": place}),
@@ -62,6 +62,6 @@ def _with_room(panel: Panel, unit: Unit) -> alt.Scale:
 
 def _extent(figure: Figure, x: Unit) -> list[float]:
     ends = [datum.x for series in figure.series for datum in series.data if not isinstance(datum.x, str)]
-    ends += [end for span in figure.spans for end in (span.start, span.end)]
+    ends += [end for period in figure.periods for end in (period.start, period.end)]
     first, last = min([0.0, *ends]), max([0.0, *ends])
     return [first * x.factor, (last if last > first else first + 1.0) * x.factor]
