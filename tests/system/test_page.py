@@ -10,7 +10,22 @@ import pytest
 from chromium import Chromium
 
 from driving import here
+from figures_of_every_kind import (
+    bars,
+    changes,
+    curve,
+    distribution,
+    fan,
+    leaderboard,
+    roofline,
+    stack,
+    timeline,
+)
 from hostile_run import hostile_run
+from rigdyno.report.formats.html import render
+from rigdyno.report.page import Page
+from rigdyno.schema.figure import with_distinct_keys
+from rigdyno.schema.view import View
 from stored_duels import stored_duel, stored_suite
 from stored_runs import stored_run
 
@@ -86,11 +101,16 @@ def test_nothing_leaves_the_page_and_nothing_is_cut(browser, pages, name, width)
 def test_axe_finds_nothing(browser, pages, name, dark):
     browser.open(pages[name], width=1440, dark=dark)
     browser.ask("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    assert barriers(browser) == []
+
+
+def barriers(browser):
+    """What axe complains of; that it looked at all is checked, too."""
     browser.ask(AXE.read_text(encoding="utf-8") + "; null")
     wrong = "r.violations.map(v => [v.id, v.impact, v.nodes[0].html])"
     found = browser.ask(f"axe.run().then(r => ({{passed: r.passes.length, wrong: {wrong}}}))")
     assert found["passed"] > 10
-    assert found["wrong"] == []
+    return found["wrong"]
 
 
 def test_a_hostile_run_does_nothing_when_it_is_used(browser, pages):
@@ -198,3 +218,98 @@ def test_dark_follows_the_reader(browser, pages):
         browser.open(pages["suite"], width=1440, dark=dark)
         colours.append(browser.ask("getComputedStyle(document.body).backgroundColor"))
     assert colours == ["rgb(255, 255, 255)", "rgb(18, 22, 27)"]
+
+
+# Marks whose middle lies outside of the plot that they belong to, and words that stick out of their drawing.
+OUTSIDE = """
+(() => {
+  const found = [];
+  for (const svg of document.querySelectorAll('svg')) {
+    if (!svg.checkVisibility()) continue;
+    const whole = svg.getBoundingClientRect();
+    for (const text of svg.querySelectorAll('text')) {
+      const box = text.getBoundingClientRect();
+      if (!text.textContent.trim()) continue;
+      const sticks = Math.max(whole.left - box.left, box.right - whole.right, whole.top - box.top, box.bottom - whole.bottom);
+      if (sticks > 1.5) found.push(['words', svg.parentElement.className, text.textContent, sticks]);
+      if (text.textContent.includes('\u2026')) found.push(['cut', text.textContent]);
+    }
+    for (const mark of svg.querySelectorAll('[role=img]')) {
+      let plot = null;
+      for (let group = mark.parentElement; group && !plot; group = group.parentElement) {
+        plot = [...group.children].find(each => /^M[\\d.]+,[\\d.]+h[1-9][\\d.]*v[1-9][\\d.]*h-[\\d.]+Z$/.test(each.getAttribute('d') || ''));
+        if (group === svg) break;
+      }
+      if (!plot) { found.push(['no plot', mark.getAttribute('aria-label')]); continue; }
+      const inside = plot.getBoundingClientRect(), box = mark.getBoundingClientRect();
+      const x = (box.left + box.right) / 2, y = (box.top + box.bottom) / 2;
+      if (x < inside.left - 1 || x > inside.right + 1 || y < inside.top - 1 || y > inside.bottom + 1)
+        found.push(['mark', mark.getAttribute('aria-label'), x, y]);
+    }
+  }
+  return found;
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory):
+    """A page with a figure of every kind."""
+    figures = with_distinct_keys(
+        (
+            bars(),
+            bars(log=True),
+            changes(),
+            curve(),
+            timeline(),
+            stack(),
+            distribution(),
+            roofline(),
+            fan(),
+            leaderboard(),
+        )
+    )
+    file = tmp_path_factory.mktemp("figures") / "figures.html"
+    file.write_text(render(View(title="Every kind", figures=figures), Page()), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_marks_lie_inside_their_axes_and_words_inside_their_drawings(browser, every_kind, width):
+    browser.open(every_kind, width=width)
+    assert browser.ask("[...document.querySelectorAll('svg')].filter(each => each.checkVisibility()).length") == 10
+    assert browser.ask(OUTSIDE) == []
+    assert browser.ask("document.scrollingElement.scrollWidth") <= width
+    assert browser.ask(CUT) == []
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_in_figures(browser, every_kind, dark):
+    browser.open(every_kind, width=1440, dark=dark)
+    assert barriers(browser) == []
+
+
+def test_drawings_follow_light_and_dark(browser, every_kind):
+    """Greys and colours of marks change with the page's own."""
+    seen = []
+    for dark in (False, True):
+        browser.open(every_kind, width=1440, dark=dark)
+        seen.append(browser.ask("getComputedStyle(document.querySelector('svg text')).fill"))
+        seen.append(browser.ask("getComputedStyle(document.querySelector('svg [role=img]')).fill"))
+    assert len(set(seen)) == 4
+
+
+def test_a_mark_s_tip_is_shown_when_it_is_pointed_at_and_when_it_has_the_focus(browser, every_kind):
+    browser.open(every_kind, width=1440)
+    mark = "[...document.querySelectorAll('svg')].find(each => each.checkVisibility()).querySelector('[role=img]')"
+    label = browser.ask(f"{mark}.scrollIntoView({{block: 'center'}}), {mark}.getAttribute('aria-label')")
+    box = browser.ask(f"(box => [box.left + box.width / 2, box.top + box.height / 2])({mark}.getBoundingClientRect())")
+    browser.point(*box)
+    assert browser.ask("document.getElementById('tip').textContent") == label
+    browser.point(5, 5)
+    assert browser.ask("document.getElementById('tip').hidden") is True
+    browser.ask(f"{mark}.focus()")
+    assert browser.ask("document.getElementById('tip').textContent") == label
+    browser.press("End")
+    assert browser.ask("document.getElementById('tip').textContent") != label

@@ -22,6 +22,7 @@ from rigdyno.units import show_bytes
 
 if TYPE_CHECKING:
     from rigdyno.api import Run
+    from rigdyno.report.formats._html.answer import Chapter
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,16 @@ def page_text(material: Sequence[Material], columns: Sequence[str] = ()) -> str:
     from rigdyno.report.formats._html.whole import page_of_chapters
 
     runs = [run for each in material for run in each.runs]
-    chapters = [Chapter(with_columns(run.view(), columns), run.dossier()) for run in runs]
+    chapters = [_chapter(run, columns) for run in runs]
     comparisons = [Chapter(view) for view in _comparisons(runs)] if len(material) > 1 else []
     return page_of_chapters(chapters, comparisons, material[0].card if len(material) == 1 else None)
+
+
+def _chapter(run: Run, columns: Sequence[str]) -> Chapter:
+    from rigdyno.report.formats._html.answer import Chapter
+
+    view = run.view()
+    return Chapter(with_columns(view, columns), run.dossier(), run.figures()[len(view.figures) :])
 
 
 def _comparisons(runs: Sequence[Run]) -> Iterator[View]:

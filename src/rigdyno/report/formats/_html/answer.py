@@ -13,6 +13,7 @@ from rigdyno.report.formats._html.markup import Markup, tag
 from rigdyno.report.formats._html.tables import badge, table_block
 from rigdyno.schema.dossier import Dossier
 from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.figure import Figure
 from rigdyno.schema.view import Headline, View
 
 
@@ -22,6 +23,7 @@ class Chapter:
 
     view: View
     dossier: Dossier | None = None  # None: of what has no run folder, such as a comparison
+    processes: Sequence[Figure] = ()  # figures of single processes
 
 
 def answer(view: View, why: str) -> list[Markup | None]:
@@ -46,7 +48,7 @@ def campaign_card(card: View, chapters: Sequence[tuple[str, Chapter]]) -> Markup
     links = [tag("li", tag("a", each.view.title, href=f"#{anchor}")) for anchor, each in chapters]
     return tag(
         "div",
-        [table_block(table, report_command(card, "csv")) for table in card.tables],
+        [table_block(table, report_command(card, "--format csv")) for table in card.tables],
         _warned("Doubtful", card.doubts),
         _warned("Warning", card.warnings),
         tag("nav", tag("ol", links), aria_label="Suites"),
@@ -54,8 +56,8 @@ def campaign_card(card: View, chapters: Sequence[tuple[str, Chapter]]) -> Markup
     )
 
 
-def report_command(view: View, form: str) -> str:
-    return f"rigdyno report {' '.join(map(shlex.quote, view.saved_in))} --format {form}"
+def report_command(view: View, *more: str) -> str:
+    return " ".join(("rigdyno report", *map(shlex.quote, view.saved_in), *more))
 
 
 def _card_line(anchor: str, content: Chapter) -> Markup:

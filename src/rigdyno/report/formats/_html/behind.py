@@ -25,7 +25,7 @@ def how_it_was_measured(dossier: Dossier, noise: str | None) -> list[Markup | No
         )
         if dossier.processes
         else None,
-        _more(dossier.more_processes, "processes", f"rigdyno show {shlex.quote(dossier.run)}"),
+        more(dossier.more_processes, "processes", f"rigdyno show {shlex.quote(dossier.run)}"),
     ]
 
 
@@ -46,7 +46,7 @@ def reasons(dossier: Dossier | None, validity: Validity | None) -> list[Markup |
         titles = ("configuration", "verdict", "reason", "what was found", "steady steps")
         rows = [_ground(ground) for ground in dossier.grounds]
         table = plain_table("Why the figures are doubted", titles, rows, numeric=(4,))
-        return [table, _more(dossier.more_grounds, "reasons", f"rigdyno show {shlex.quote(dossier.run)}")]
+        return [table, more(dossier.more_grounds, "reasons", f"rigdyno show {shlex.quote(dossier.run)}")]
     if validity is None or not validity.reasons:
         return []
     rows = [(reason.code.replace("_", " "), reason.sentence) for reason in validity.reasons]
@@ -71,9 +71,9 @@ def raw_files(files: RawFiles, place: str) -> list[Markup | None]:
         ),
         tag("pre", f"({listing}) | sha256sum"),
         plain_table("Raw files", ("file", "size", "sha256"), rows, numeric=(1,)) if rows else None,
-        _more(files.count - len(files.listed), "files", listing),
+        more(files.count - len(files.listed), "files", listing),
     ]
 
 
-def _more(count: int, what: str, command: str) -> Markup | None:
+def more(count: int, what: str, command: str) -> Markup | None:
     return tag("p", f"And {count:,} more {what}: ", tag("code", command), class_="cut") if count > 0 else None

@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rigdyno.report.formats._html.answer import Chapter, answer, report_command
-from rigdyno.report.formats._html.behind import facts, how_it_was_measured, raw_files, reasons
+from rigdyno.report.formats._html.behind import facts, how_it_was_measured, more, raw_files, reasons
 from rigdyno.report.formats._html.figures import figure_block
 from rigdyno.report.formats._html.markup import Child, Markup, tag
 from rigdyno.report.formats._html.tables import table_block
 from rigdyno.schema.dossier import Dossier
 from rigdyno.schema.view import View
+
+MOST_OF_PROCESSES = 6  # figures; a timeline has hundreds of points
+MOST_OF_PROCESSES_OF_SEVERAL = 2  # for each run on a page of several
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Place:
 
 def chapter(content: Chapter, place: Place) -> Markup:
     view, dossier = content.view, content.dossier
-    csv_command = report_command(view, "csv")
+    csv_command = report_command(view, "--format csv")
     first, *others = [figure_block(figure, place.anchor) for figure in view.figures] or [None]
     title = tag(f"h{place.level}", view.title, id=f"{place.anchor}-title")
     return tag(
@@ -52,7 +55,7 @@ def chapter(content: Chapter, place: Place) -> Markup:
         place.section("tables", "Tables", [table_block(table, csv_command) for table in view.tables]),
         place.section("figures", "Figures", others),
         place.section("standing", _standing_title(view), [tag("p", words) for words in view.standing]),
-        *(_how(view, dossier, place) if dossier is not None else ()),
+        *(_how(content, dossier, place) if dossier is not None else ()),
         place.section("reasons", "Reasons behind the verdicts", reasons(dossier, view.validity)),
         _files(view, dossier, place) if dossier is not None else None,
         _next(view),
@@ -61,9 +64,15 @@ def chapter(content: Chapter, place: Place) -> Markup:
     )
 
 
-def _how(view: View, dossier: Dossier, place: Place) -> Iterable[Markup | None]:
-    noise = view.noise.text if view.noise is not None else None
-    yield place.folded("measured", "How it was measured", how_it_was_measured(dossier, noise))
+def _how(content: Chapter, dossier: Dossier, place: Place) -> Iterable[Markup | None]:
+    noise = content.view.noise.text if content.view.noise is not None else None
+    most = MOST_OF_PROCESSES if place.level == 1 else MOST_OF_PROCESSES_OF_SEVERAL
+    drawn = [figure_block(figure, place.anchor, small=True) for figure in content.processes[:most]]
+    left_out = more(
+        len(content.processes) - len(drawn), "figures of processes", report_command(content.view, "--figures figures")
+    )
+    inside = [*how_it_was_measured(dossier, noise), tag("div", drawn, class_="small-figures"), left_out]
+    yield place.folded("measured", "How it was measured", inside)
     yield place.section("rig", "The rig", [facts(dossier.rig)])
 
 

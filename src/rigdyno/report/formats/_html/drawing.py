@@ -1,7 +1,7 @@
 """A drawing as a part of the page: of an SVG only shapes and texts pass, each attribute by its own pattern.
 
 Its colours are variables that the page's style sets, for light and for dark. Marks of data get the tips that their
-labels hold.
+labels hold: the script takes them from there.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _ATTRIBUTES = {
     for name in names.split()
 }
 DATUM = "datum"  # the class of a mark that stands for data
+_DEFAULT = re.compile(r", #[0-9a-fA-F]+(?=\))")  # of a variable, which the page sets in any case
 _LONG_FRACTION = re.compile(r"(\.\d{2})\d+(?![\d]*e)")
 
 
@@ -71,7 +72,7 @@ class Drawing:
 
     def _element(self, element: ElementTree.Element) -> Markup:
         label = element.get("aria-label") if element.get("class") == DATUM else None
-        tip = {"data-tip": label, "aria-label": label, "role": "img"} if label else {}
+        tip = {"role": "img", "aria-label": label} if label else {}
         return tag(_name(element), list(self._children(element)), **dict(self._attributes(element)), **tip)
 
     def _attributes(self, element: ElementTree.Element) -> Iterator[tuple[str, str]]:
@@ -85,7 +86,7 @@ class Drawing:
             return f"{self.anchor}-{value}"
         if value.startswith("url(#"):
             return value.replace("url(#", f"url(#{self.anchor}-")
-        return _LONG_FRACTION.sub(r"\1", value)
+        return _DEFAULT.sub("", value) if pattern == "paint" else _LONG_FRACTION.sub(r"\1", value)
 
 
 def _name(element: ElementTree.Element) -> str:

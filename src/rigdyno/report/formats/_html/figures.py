@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rigdyno import catalogue
 from rigdyno.report.drawing import REQUIRES, svg_for_page
 from rigdyno.report.formats._html.drawing import Drawing
@@ -10,29 +12,31 @@ from rigdyno.schema.figure import Figure
 
 UNDRAWN = "undrawn"  # the class of the line that stands where a drawing would
 WIDTHS = {"wide": 720, "narrow": 220}  # of a plot, in pixels
+SMALL = {"small": 220}
 
 
-def figure_block(figure: Figure, anchor: str) -> Markup | None:
+def figure_block(figure: Figure, anchor: str, *, small: bool = False) -> Markup | None:
+    """Small: one of many beside each other, in one width for every screen."""
     if figure.is_empty:
         return None
     anchor = f"{anchor}-{figure.key}"
     return tag(
         "figure",
         tag("p", figure.title, id=f"{anchor}-name", class_="figure-title"),
-        _drawing(figure, anchor),
+        _drawings(figure, anchor, SMALL if small else WIDTHS),
         tag("figcaption", figure.described(), [tag("p", note) for note in figure.notes]),
         id=anchor,
     )
 
 
-def _drawing(figure: Figure, anchor: str) -> list[Markup]:
-    """Twice: a drawing for a desk that is shrunk to a phone's width can't be read any more."""
+def _drawings(figure: Figure, anchor: str, widths: Mapping[str, int]) -> list[Markup]:
+    """A drawing for a desk that is shrunk to a phone's width can't be read any more: so there are two."""
     lacking = undrawn()
     if lacking is not None:
         return [tag("p", f"Not drawn: {lacking}.", class_=UNDRAWN)]
     return [
         tag("div", Drawing(f"{anchor}-{name}", f"{anchor}-name").markup(svg_for_page(figure, width)), class_=name)
-        for name, width in WIDTHS.items()
+        for name, width in widths.items()
     ]
 
 

@@ -49,6 +49,7 @@
 
   // Tips: of what the pointer is over, or what has the focus. Each table or figure is one stop of the Tab key; arrow
   // keys go on from figure to figure inside of it.
+  const MARKS = "[data-tip], svg [role=img]";
   const tip = document.createElement("div");
   tip.id = "tip";
   tip.setAttribute("role", "tooltip");
@@ -59,7 +60,7 @@
   function show(mark) {
     hide();
     about = mark;
-    tip.textContent = mark.dataset.tip;
+    tip.textContent = mark.dataset.tip || mark.getAttribute("aria-label");
     tip.hidden = false;
     mark.setAttribute("aria-describedby", "tip");
     const box = mark.getBoundingClientRect();
@@ -77,7 +78,7 @@
   }
 
   function marked(event) {
-    return event.target instanceof Element ? event.target.closest("[data-tip]") : null;
+    return event.target instanceof Element ? event.target.closest(MARKS) : null;
   }
 
   document.addEventListener("pointerover", function (event) {
@@ -94,12 +95,12 @@
 
   function stop(mark) {
     const group = mark.closest("table, svg");
-    group.querySelectorAll('[data-tip][tabindex="0"]').forEach(function (each) { each.setAttribute("tabindex", "-1"); });
+    group.querySelectorAll('[tabindex="0"]:not(button)').forEach(function (each) { each.setAttribute("tabindex", "-1"); });
     mark.setAttribute("tabindex", "0");
   }
 
   document.querySelectorAll("table, svg").forEach(function (group) {
-    const marks = group.querySelectorAll("[data-tip]");
+    const marks = group.querySelectorAll(MARKS);
     marks.forEach(function (mark, number) { mark.setAttribute("tabindex", number ? "-1" : "0"); });
   });
 
@@ -108,7 +109,7 @@
     if (event.key === "Escape") hide();
     const mark = marked(event);
     if (!mark || mark !== event.target) return;
-    const marks = Array.from(mark.closest("table, svg").querySelectorAll("[data-tip]"));
+    const marks = Array.from(mark.closest("table, svg").querySelectorAll(MARKS));
     const at = marks.indexOf(mark);
     const to = event.key === "Home" ? 0 : event.key === "End" ? marks.length - 1 : at + (STEPS[event.key] || 0);
     if (to === at || !marks[to]) return;

@@ -74,16 +74,16 @@ def _whole(caption: str, head: list[Markup], body: list[Markup], *, sortable: bo
 
 def _table(table: Table, rows: Sequence[Row]) -> Markup:
     mixed = {column.key for column in table.columns if len(_units(column, rows)) > 1}
-    head = [_header(column) for column in table.columns]
+    head = [_header(column, first=number == 0) for number, column in enumerate(table.columns)]
     if has_last_column(table):
         head.append(tag("th", last_title(table), scope="col", role="columnheader"))
     body = [_row(table, row, mixed) for row in rows]
     return _whole(table.title, head, body, sortable=len(rows) > 1)
 
 
-def _header(column: Column) -> Markup:
+def _header(column: Column, *, first: bool) -> Markup:
     better = column.metric.better if column.metric is not None else None
-    kind = "num" if column.numeric else None
+    kind = "num" if column.numeric and not first else None  # the first one names the rows
     return tag("th", column.title, scope="col", role="columnheader", class_=kind, data_better=better)
 
 

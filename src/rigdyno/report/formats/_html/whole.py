@@ -69,10 +69,11 @@ def _head(title: str) -> Markup:
 
 
 def _figure_colours() -> str:
-    """For a dark ground; on a light one drawings have the right colours by themselves."""
-    dark = "".join(f"--figure-{name}: {colour}; " for name, (_, colour) in NAMED.items() if name not in OF_THE_PAGE)
+    """Those of drawings, for a light and for a dark ground; paper prints as the light one."""
+    named = {name: pair for name, pair in NAMED.items() if name not in OF_THE_PAGE}
+    light, dark = ("".join(f"--figure-{name}: {pair[i]}; " for name, pair in named.items()) for i in (0, 1))
     own = "".join(f"--figure-{name}: var(--{own}); " for name, own in OF_THE_PAGE.items())
-    return f":root {{ {own}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
+    return f":root {{ {own}{light}}}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
 
 
 @cache
