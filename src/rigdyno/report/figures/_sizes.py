@@ -8,9 +8,9 @@ from rigdyno.report.figures._style import PAPER, WIDTH
 
 NARROW = 400  # below this there is no room for long labels beside the plot
 _LABELS = 140  # pixels of the longest label then
-_LEGEND = 290
+_LEGEND = 360
 _TICKS = 4
-_STAMP = 30  # letters of a verdict that lies across the drawing
+_STAMP, _SMALL_STAMP = 38, 30  # pixels of the letters of a verdict that lies across the drawing
 
 
 def resized(spec: dict[str, Any], width: int) -> dict[str, Any]:
@@ -31,8 +31,8 @@ def _scaled(value: Any, width: int) -> Any:
     found = {key: each if key == "data" else _scaled(each, width) for key, each in value.items()}
     if found.get("width") == WIDTH:
         found["width"] = width
-    if width < NARROW and found.get("type") == "text" and found.get("fontSize", 0) > _STAMP:
-        found["fontSize"] = _STAMP
+    if found.get("type") == "text" and found.get("fontSize", 0) > _STAMP:
+        found["fontSize"] = _STAMP if width >= NARROW else _SMALL_STAMP
     return found
 
 
