@@ -96,12 +96,16 @@ class Run:
         return view_of(self.head, found, saved_in, self._warnings(), noise)
 
     def _warnings(self) -> tuple[str, ...]:
-        unfinished = self._unfinished()
-        missing = () if unfinished is None else (f"{unfinished}; {self._resume()}",)
-        late = time_sentence(self.head.plan, self.records)
-        return tuple(utf8(text) for text in (*self.warnings, *(() if late is None else (late,)), *missing))
+        unfinished = self.unfinished()
+        missing = () if unfinished is None else (utf8(f"{unfinished}; {self._resume()}"),)
+        return (*self.remarks(), *missing)
 
-    def _unfinished(self) -> str | None:
+    def remarks(self) -> tuple[str, ...]:
+        """What can't be read, and why it took longer than it should."""
+        late = time_sentence(self.head.plan, self.records)
+        return tuple(utf8(text) for text in (*self.warnings, *(() if late is None else (late,))))
+
+    def unfinished(self) -> str | None:
         """A duel leaves pairs over when it is decided or its time is up: that is no loss. Of those for a suite's own
         noise the report speaks anyway."""
         plan = self.head.plan
