@@ -42,6 +42,7 @@ from rigdyno.runner.own_loop import OwnLoop
 from rigdyno.runner.schedule import still_to_run
 from rigdyno.runner.sessions import Sessions, open_sessions
 from rigdyno.schema.comparison import Duel
+from rigdyno.schema.dossier import Dossier
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import UNNAMED, RunHead, RunRecord
 from rigdyno.schema.spec import Plan, Value
@@ -94,6 +95,12 @@ class Run:
         found = self.measurements
         noise = noise_sentence(duel, self.head.plan.noise_missing)
         return view_of(self.head, found, saved_in, self._warnings(), noise)
+
+    def dossier(self) -> Dossier:
+        """What stands behind the view; reads every file of the run."""
+        from rigdyno.report.dossier import dossier_of
+
+        return dossier_of(self.head, self.folder, self.cells, self.measurements)
 
     def _warnings(self) -> tuple[str, ...]:
         unfinished = self.unfinished()

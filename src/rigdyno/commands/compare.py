@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from rigdyno import catalogue
+from rigdyno.commands._comparing import compared, described
 from rigdyno.commands._shared import newest_or, out_option, rendered
 from rigdyno.errors import EXIT_DONE, EXIT_NOTHING_MEASURED, EXIT_SLOWER, BadValue, UnknownName, UsageError
 from rigdyno.report.comparison import comparison_view, demand_sentence
-from rigdyno.schema.comparison import Comparison
-from rigdyno.schema.estimate import Reason
 from rigdyno.store.files import write_json
 from rigdyno.store.location import utf8
 from rigdyno.units import share_from, show_percent
 
 if TYPE_CHECKING:
     from rigdyno.api import Run
-
-Runs = tuple["Run", "Run"]
 
 EXPORTS = tuple(name.replace("_", "-") for name in catalogue.names("export"))
 EXAMPLES = """\b
@@ -64,13 +61,13 @@ def command(
     allowed, targets = _margin(margin), [_target(text) for text in exports]
     share = None if fail_on is None else _slower_share(fail_on, allowed)
     runs = _two_runs(baseline, candidate, out)
-    found = _compared(runs, allowed)
+    found = compared(*runs, allowed)
     slower = [] if share is None else regressions(found, share)
     for name, path in targets:
         write_json(path, catalogue.load("export", name)(runs[1].measurements))
     demand = None if share is None else demand_sentence(found, slower, share)
     warnings = [utf8(warning) for run in runs for warning in run.warnings]
-    view = comparison_view(found, (_described(runs[0]), _described(runs[1])), demand, warnings)
+    view = comparison_view(found, (described(runs[0]), described(runs[1])), demand, warnings)
     click.echo(rendered(view, "json" if as_json else form), nl=False)
     if all(each.answer == "NOT_COMPARABLE" for each in found):
         return EXIT_NOTHING_MEASURED
@@ -104,36 +101,10 @@ def _target(text: str) -> tuple[str, Path]:
     return name.replace("-", "_"), Path(path)
 
 
-def _two_runs(baseline: str, candidate: str, out: str | None) -> Runs:
+def _two_runs(baseline: str, candidate: str, out: str | None) -> tuple[Run, Run]:
     from rigdyno import api
 
     one, two = (api.load(path) for path in newest_or((baseline, candidate), out))
     if one.path.resolve() == two.path.resolve():
         raise UsageError(f"{one.path} can't be compared with itself; name two runs")
     return one, two
-
-
-def _compared(runs: Runs, margin: float) -> list[Comparison]:
-    from rigdyno.analyse.compare import Sides, compare, not_comparable
-
-    alike = runs[0].folder.name == runs[1].folder.name
-    names = [utf8(str(run.path) if alike else run.folder.name) for run in runs]
-    sides = Sides(names[0], names[1], margin, _noise(runs))
-    for name, run in zip(names, runs, strict=True):
-        if run.head.plan.is_duel:
-            reason = Reason(code="duel", sentence=f"{name} is a duel, which gives ratios and never rates")
-            return [not_comparable(run.head.plan.name, sides, reason)]
-    return compare(runs[0].measurements, runs[1].measurements, sides)
-
-
-def _noise(runs: Runs) -> float | None:
-    """The larger of what the two runs measured, if any did."""
-    from rigdyno.analyse.duel import meaningless_below
-
-    bounds = [meaningless_below(run.duel) for run in runs if run.duel is not None and not run.head.plan.is_duel]
-    return max((bound for bound in bounds if bound is not None), default=None)
-
-
-def _described(run: Run) -> str:
-    label = f"{run.head.plan.label}: " if run.head.plan.label else ""
-    return f"{utf8(run.folder.name)}, {label}{run.head.system.line()}"

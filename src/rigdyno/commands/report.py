@@ -1,40 +1,60 @@
-"""`rigdyno report`: the table of stored runs, in any format."""
+"""`rigdyno report`: the table of stored runs, in any format; or one page of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from rigdyno import catalogue
+from rigdyno.commands._page import material_at, open_page, page_text, write_page
 from rigdyno.commands._shared import newest_or, out_option, rendered, views_at
-from rigdyno.errors import EXIT_DONE, RigdynoError
+from rigdyno.errors import EXIT_DONE, RigdynoError, UsageError
 from rigdyno.report.view import with_columns
-from rigdyno.schema.view import View
 from rigdyno.store.files import disk_errors
 
+T = TypeVar("T")
 
-@click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON.")
+
+@click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON; or one page of them.")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--format", "form", type=click.Choice(catalogue.names("format")), default="terminal", show_default=True)
+@click.option(
+    "--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write one page that opens without a network."
+)
+@click.option("--open", "open_it", is_flag=True, help="Open that page in a browser.")
 @click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write it there.")
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME", help="One more column: torch, cuda, kernel, threads."
 )
 @out_option
-def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple[str, ...], out: str | None) -> int:
-    """The table of stored runs; without a RUN, of the newest.
+def command(
+    runs: tuple[str, ...],
+    form: str,
+    html: str | None,
+    open_it: bool,
+    output: str | None,
+    columns: tuple[str, ...],
+    out: str | None,
+) -> int:
+    """The table of stored runs; without a RUN, of the newest. The page of several holds each against the first.
 
     \b
     Examples:
       rigdyno report
+      rigdyno report --html report.html --open
+      rigdyno report OLD NEW --html both.html
       rigdyno report runs/device.20260101-120000 --format markdown
       rigdyno report RUN RUN --format csv --output figures.csv
       rigdyno report --column torch --column kernel
     """
-    views = [with_columns(view, columns) for view in _readable(newest_or(runs, out))]
-    texts = [rendered(view, form) for view in views]
-    text = _joined(texts, form)
+    _require_one_way(html, open_it, output, form)
+    paths = newest_or(runs, out)
+    if html is not None:
+        return _page(paths, Path(html), columns, open_it=open_it)
+    text = _page_text(paths, columns) if form == "html" else _texts(paths, form, columns)
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -43,14 +63,41 @@ def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple
     return EXIT_DONE
 
 
-def _readable(paths: list[Path]) -> list[View]:
+def _require_one_way(html: str | None, open_it: bool, output: str | None, form: str) -> None:
+    if html is None and open_it:
+        raise UsageError("--open opens a page that is written: add --html report.html")
+    if html is not None and (output is not None or form not in ("terminal", "html")):
+        raise UsageError("--html FILE says form and file already: leave out --format and --output")
+
+
+def _page(paths: list[Path], file: Path, columns: Sequence[str], *, open_it: bool) -> int:
+    click.echo(write_page(_page_text(paths, columns), file))
+    trouble = open_page(file) if open_it else None
+    if trouble is not None:
+        click.echo(f"rigdyno: warning: {trouble}", err=True)
+    return EXIT_DONE
+
+
+def _page_text(paths: list[Path], columns: Sequence[str]) -> str:
+    found = _readable(paths, material_at)
+    if not any(each.runs for each in found):
+        raise UsageError("none of these runs can be read, so there is no page")
+    return page_text(found, columns)
+
+
+def _texts(paths: list[Path], form: str, columns: Sequence[str]) -> str:
+    views = [view for views in _readable(paths, views_at) for view in views]
+    return _joined([rendered(with_columns(view, columns), form) for view in views], form)
+
+
+def _readable(paths: list[Path], read: Callable[[Path], T]) -> list[T]:
     """Several runs: one that is damaged doesn't take the others with it."""
     if len(paths) == 1:
-        return views_at(paths[0])
+        return [read(paths[0])]
     found = []
     for path in paths:
         try:
-            found += views_at(path)
+            found.append(read(path))
         except RigdynoError as error:
             click.echo(f"rigdyno: warning: skipped: {error}", err=True)
     return found

@@ -1,0 +1,70 @@
+"""One run on the page: its answer, its tables and figures, and what stands behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rigdyno.report.formats._html.answer import Chapter, answer, report_command
+from rigdyno.report.formats._html.behind import facts, how_it_was_measured, raw_files, reasons
+from rigdyno.report.formats._html.markup import Child, Markup, tag
+from rigdyno.report.formats._html.tables import table_block
+from rigdyno.schema.dossier import Dossier
+from rigdyno.schema.view import View
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a chapter stands on the page: what its anchors begin with, and how deep its headings are."""
+
+    anchor: str = "run"
+    level: int = 1
+
+    def section(self, name: str, title: str, content: Iterable[Child]) -> Markup | None:
+        """Nothing where there is nothing to say."""
+        inside = [each for each in content if each is not None]
+        if not inside:
+            return None
+        anchor = f"{self.anchor}-{name}"
+        heading = tag(f"h{self.level + 1}", title, id=f"{anchor}-title")
+        return tag("section", heading, inside, id=anchor, aria_labelledby=f"{anchor}-title", class_=name)
+
+    def folded(self, name: str, title: str, content: Iterable[Child]) -> Markup | None:
+        inside = [each for each in content if each is not None]
+        if not inside:
+            return None
+        heading = tag(f"h{self.level + 1}", title)
+        return tag("details", tag("summary", heading), inside, id=f"{self.anchor}-{name}", class_=f"folded {name}")
+
+
+def chapter(content: Chapter, place: Place) -> Markup:
+    view, dossier = content.view, content.dossier
+    csv_command = report_command(view, "csv")
+    title = tag(f"h{place.level}", view.title, id=f"{place.anchor}-title")
+    return tag(
+        "article",
+        tag("header", title, [tag("p", rig, class_="rig-line") for rig in view.rigs]),
+        tag("div", answer(view, f"{place.anchor}-reasons"), class_="answer"),
+        place.section("tables", "Tables", [table_block(table, csv_command) for table in view.tables]),
+        place.section("standing", "Among the published", [tag("p", words) for words in view.standing]),
+        place.section("reasons", "Reasons behind the verdicts", reasons(dossier, view.validity)),
+        *(_behind(view, dossier, place) if dossier is not None else ()),
+        _next(view),
+        id=place.anchor,
+        aria_labelledby=f"{place.anchor}-title",
+    )
+
+
+def _behind(view: View, dossier: Dossier, place: Place) -> Iterable[Markup | None]:
+    noise = view.noise.text if view.noise is not None else None
+    yield place.section("rig", "The rig", [facts(dossier.rig)])
+    yield place.folded("measured", "How it was measured", how_it_was_measured(dossier, noise))
+    where = view.saved_in[0] if view.saved_in else dossier.run
+    yield place.folded("files", "Every raw file", raw_files(dossier.files, where))
+
+
+def _next(view: View) -> Markup | None:
+    if not view.next_commands:
+        return None
+    commands = tag("pre", "\n".join(view.next_commands))
+    return tag("aside", tag("p", "Worth trying next:"), commands, aria_label="Worth trying next")

@@ -1,0 +1,77 @@
+"""The document: its policy, its style and script, and the chapters."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from rigdyno import __version__
+from rigdyno.report.formats._html.answer import Chapter, campaign_card, runs_card
+from rigdyno.report.formats._html.chapter import Place, chapter
+from rigdyno.report.formats._html.markup import Markup, document, own_code, tag, together
+from rigdyno.schema.view import View
+
+
+def page_of_chapters(chapters: Sequence[Chapter], comparisons: Sequence[Chapter] = (), card: View | None = None) -> str:
+    """One chapter is the page. Several come below a card with a line for each, and what their comparisons say."""
+    alone = len(chapters) == 1 and card is None
+    title = card.title if card else chapters[0].view.title if alone else f"{len(chapters)} runs side by side"
+    inside = [chapter(chapters[0], Place())] if alone else _several(title, chapters, comparisons, card)
+    body = [
+        tag("a", "To the answer", href="#main", class_="skip"),
+        tag("main", inside, id="main"),
+        _footer(),
+        own_code("script", _own("script.js")),
+    ]
+    return document("en", _head(title), together(body))
+
+
+def _several(
+    title: str, chapters: Sequence[Chapter], comparisons: Sequence[Chapter], card: View | None
+) -> list[Markup | None]:
+    placed = [(each, Place(f"run{number}", level=2)) for number, each in enumerate(chapters, 1)]
+    against = [(each, Place(f"comparison{number}", level=2)) for number, each in enumerate(comparisons, 1)]
+    anchors = [(place.anchor, each) for each, place in placed]
+    return [
+        tag("header", tag("h1", title), [tag("p", rig, class_="rig-line") for rig in (card.rigs if card else ())]),
+        campaign_card(card, anchors) if card else runs_card(anchors),
+        *(chapter(each, place) for each, place in (*against, *placed)),
+    ]
+
+
+def _head(title: str) -> Markup:
+    style, script = _own("style.css"), _own("script.js")
+    # Nothing is loaded, and nothing runs or styles but these two: words of a run that got past everything else would
+    # still do nothing.
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return together(
+        (
+            tag("meta", charset="utf-8"),
+            tag("meta", http_equiv="Content-Security-Policy", content=policy),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            tag("meta", name="generator", content=f"Rigdyno {__version__}"),
+            tag("meta", name="referrer", content="no-referrer"),
+            tag("title", f"{title} · Rigdyno"),
+            own_code("style", style),
+        )
+    )
+
+
+@cache
+def _own(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _hash(code: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+
+
+def _footer() -> Markup:
+    return tag("footer", tag("p", f"Made by Rigdyno {__version__}. This page is complete: it loads nothing."))
