@@ -28,8 +28,8 @@ class Span(NamedTuple):
 
 
 class TimeLine:
-    """Nodes other than the leader are set right by the pairs of clocks in the record; a cell that ran after a reboot, by
-    the wall clock's seconds."""
+    """Nodes other than the leader are set right by the pairs of clocks in the record; a cell that ran after a reboot,
+    by the wall clock's seconds."""
 
     def __init__(self, cells: Sequence[StoredCell]) -> None:
         spans = [(cell, span) for cell in cells if (span := _span_of(cell)) is not None]
