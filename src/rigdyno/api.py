@@ -19,9 +19,10 @@ from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
-from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
+from rigdyno.errors import NothingMeasured, RigdynoError, StoreError, UsageError
 from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_inference, is_own_loop
+from rigdyno.plan.campaign import ALL
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
 from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one_configuration
 from rigdyno.plan.expand import expand, require_sense
@@ -163,6 +164,8 @@ def load(path: str | Path) -> Run:
 
 def prepare(request: Request) -> RunHead:
     """Everything that is decided before anything is measured or written."""
+    if request.target == ALL:
+        raise UsageError("all suites at once are a command, `rigdyno run all`; run them one by one", key="target")
     require_sense(request)
     return _head(lambda system, device: expand(request, system, device, look(system)))
 
