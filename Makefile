@@ -22,13 +22,19 @@ lint: $(VENV)/.test
 # Needs root and Debian packages.
 test-system: $(VENV)/.test
 	@$(MAKE) --no-print-directory debian-packages
+	@$(MAKE) --no-print-directory $(VENV)/.axe
 	$(BIN)/python -m pytest --strict-skips --timeout 700 tests/system
 
 debian-packages:
-	@for command in ip tc sshd ssh munged slurmctld slurmd srun; do \
+	@for command in ip tc sshd ssh munged slurmctld slurmd srun chromium npm; do \
 	  PATH="$$PATH:/usr/sbin:/sbin" command -v $$command > /dev/null || missing=1; done; \
 	test -z "$$missing" || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
-	  iproute2 openssh-server openssh-client munge slurmctld slurmd slurm-client; }
+	  iproute2 openssh-server openssh-client munge slurmctld slurmd slurm-client chromium npm; }
+
+# What looks for barriers in the page.
+$(VENV)/.axe: $(VENV)/bin/python
+	@npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/axe axe-core@4.14.0
+	@touch $@
 
 bench: $(VENV)/.bench $(VENV)/.peers $(VENV)/.monai $(VENV)/.openvino $(VENV)-jax/.made
 	@failed=0; for benchmark in benchmarks/[a-z]*.py; do \

@@ -79,6 +79,7 @@ KINDS = {
     "format": Kind("report.formats", attribute="render"),
     "export": Kind("report.exports", attribute="document"),
     "conversion": Kind("report.conversions", attribute="write"),
+    "figure": Kind("report.figures", attribute="chart"),
 }
 
 

@@ -128,6 +128,7 @@ def made_up(spec, index):
     )
 
 
+@pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize("name", SUITES)
 @pytest.mark.parametrize("shift", range(3))
 def test_a_suite_presents_whatever_became_of_its_cells(name, shift):

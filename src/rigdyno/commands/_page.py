@@ -73,6 +73,14 @@ def write_page(text: str, path: Path) -> str:
     return f"Wrote {path}, {show_bytes(len(encoded))}: one file, which opens without a network."
 
 
+def not_drawn(text: str) -> str | None:
+    """That the page has tables and no drawings, where it would have some."""
+    from rigdyno.report.formats._html.figures import UNDRAWN, undrawn
+
+    lacking = undrawn()
+    return f"figures are not drawn: {lacking}" if lacking is not None and f'class="{UNDRAWN}"' in text else None
+
+
 def open_page(path: Path) -> str | None:
     """In a browser; what to do where none can be started."""
     if webbrowser.open(path.resolve().as_uri()):

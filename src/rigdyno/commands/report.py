@@ -9,7 +9,7 @@ from typing import TypeVar
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._page import material_at, open_page, page_text, write_page
+from rigdyno.commands._page import material_at, not_drawn, open_page, page_text, write_page
 from rigdyno.commands._shared import newest_or, out_option, rendered, views_at
 from rigdyno.errors import EXIT_DONE, RigdynoError, UsageError
 from rigdyno.report.view import with_columns
@@ -18,7 +18,7 @@ from rigdyno.store.files import disk_errors
 T = TypeVar("T")
 
 
-@click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON; or one page of them.")
+@click.command("report", short_help="The table of stored runs, in any format; their figures; one page of all.")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--format", "form", type=click.Choice(catalogue.names("format")), default="terminal", show_default=True)
 @click.option(
@@ -29,6 +29,8 @@ T = TypeVar("T")
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME", help="One more column: torch, cuda, kernel, threads."
 )
+@click.option("--figures", type=click.Path(file_okay=False), metavar="DIR", help="Write the figures there instead.")
+@click.option("--dark", is_flag=True, help="Figures for a dark ground.")
 @out_option
 def command(
     runs: tuple[str, ...],
@@ -37,6 +39,8 @@ def command(
     open_it: bool,
     output: str | None,
     columns: tuple[str, ...],
+    figures: str | None,
+    dark: bool,
     out: str | None,
 ) -> int:
     """The table of stored runs; without a RUN, of the newest. The page of several holds each against the first.
@@ -49,9 +53,12 @@ def command(
       rigdyno report runs/device.20260101-120000 --format markdown
       rigdyno report RUN RUN --format csv --output figures.csv
       rigdyno report --column torch --column kernel
+      rigdyno report RUN --figures figures
     """
     _require_one_way(html, open_it, output, form)
     paths = newest_or(runs, out)
+    if figures is not None:
+        return _write_figures(paths, Path(figures), dark=dark)
     if html is not None:
         return _page(paths, Path(html), columns, open_it=open_it)
     text = _page_text(paths, columns) if form == "html" else _texts(paths, form, columns)
@@ -63,6 +70,21 @@ def command(
     return EXIT_DONE
 
 
+def _write_figures(paths: list[Path], folder: Path, *, dark: bool) -> int:
+    """Of several runs each in a folder of its own."""
+    from rigdyno.report.figure_files import write_figures
+
+    finished = [run for material in _readable(paths, material_at) for run in material.runs]
+    for run in finished:
+        inside = folder / run.path.name if len(finished) > 1 else folder
+        drawn = run.figures()
+        if not drawn:
+            click.echo(f"rigdyno: {run.path} has no figures", err=True)
+        for path in write_figures(drawn, inside, dark=dark):
+            click.echo(path)
+    return EXIT_DONE
+
+
 def _require_one_way(html: str | None, open_it: bool, output: str | None, form: str) -> None:
     if html is None and open_it:
         raise UsageError("--open opens a page that is written: add --html report.html")
@@ -71,10 +93,11 @@ def _require_one_way(html: str | None, open_it: bool, output: str | None, form: 
 
 
 def _page(paths: list[Path], file: Path, columns: Sequence[str], *, open_it: bool) -> int:
-    click.echo(write_page(_page_text(paths, columns), file))
-    trouble = open_page(file) if open_it else None
-    if trouble is not None:
-        click.echo(f"rigdyno: warning: {trouble}", err=True)
+    text = _page_text(paths, columns)
+    click.echo(write_page(text, file))
+    for trouble in (not_drawn(text), open_page(file) if open_it else None):
+        if trouble is not None:
+            click.echo(f"rigdyno: warning: {trouble}", err=True)
     return EXIT_DONE
 
 

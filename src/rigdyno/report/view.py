@@ -14,6 +14,7 @@ from rigdyno.errors import UnknownName
 from rigdyno.report import generic
 from rigdyno.report.format_entry import entry_of
 from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
+from rigdyno.schema.figure import with_distinct_keys
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.system import System
@@ -34,7 +35,7 @@ def view_of(
         headline=presented.headline or first_figure(presented),
         rigs=(label + rig_line(head.machines(record for each in measurements for record in each.records)),),
         tables=presented.tables,
-        plots=presented.plots,
+        figures=with_distinct_keys(presented.figures),
         validity=overall(measurements),
         noise=noise,
         standing=presented.standing,
@@ -74,6 +75,7 @@ def board_of(presented: Presentation, warnings: Sequence[str]) -> View:
     return View(
         title=presented.title,
         tables=presented.tables,
+        figures=with_distinct_keys(presented.figures),
         standing=presented.standing,
         closing=presented.closing,
         warnings=tuple(warnings),
@@ -132,15 +134,16 @@ def _places(names: Sequence[str]) -> str:
 
 
 def next_commands(head: RunHead, saved_in: str) -> tuple[str, ...]:
-    """Three that answer the next question."""
+    """What answers the next question; the page is among them."""
     if head.plan.suite == "quick":
         return (
             "rigdyno run all               every suite that can run here, in 15 minutes",
             "rigdyno run train.py:step     your own training step, measured the same way",
             "rigdyno doctor                what this machine can measure, and its traps",
+            f"rigdyno report {saved_in} --html report.html --open",
         )
     return (
         f"rigdyno show {saved_in}",
-        f"rigdyno report {saved_in} --format markdown",
+        f"rigdyno report {saved_in} --html report.html --open",
         *(("rigdyno leaderboard device",) if head.plan.suite == "device" else ("rigdyno list",)),
     )

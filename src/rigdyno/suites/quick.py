@@ -13,6 +13,7 @@ from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import Presentation, Table
 from rigdyno.suites import _device_tables as tables
 from rigdyno.suites import _device_words as words
+from rigdyno.suites._device_figures import figures
 from rigdyno.suites.device import add_spec
 
 ADD_SECONDS, LIMIT_SECONDS = 6.0, 4.0
@@ -43,6 +44,7 @@ class Quick:
             title="This rig in a minute",
             headline=words.headline(measurements),
             tables=(_one_table(measurements),),
+            figures=figures(measurements),
             standing=words.standing(measurements),
             closing=words.closing(measurements),
         )

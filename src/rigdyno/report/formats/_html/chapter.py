@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rigdyno.report.formats._html.answer import Chapter, answer, report_command
 from rigdyno.report.formats._html.behind import facts, how_it_was_measured, raw_files, reasons
+from rigdyno.report.formats._html.figures import figure_block
 from rigdyno.report.formats._html.markup import Child, Markup, tag
 from rigdyno.report.formats._html.tables import table_block
 from rigdyno.schema.dossier import Dossier
@@ -27,7 +28,8 @@ class Place:
             return None
         anchor = f"{self.anchor}-{name}"
         heading = tag(f"h{self.level + 1}", title, id=f"{anchor}-title")
-        return tag("section", heading, inside, id=anchor, aria_labelledby=f"{anchor}-title", class_=name)
+        label = f"{anchor}-title" if self.level == 1 else None  # landmarks of several runs would have the same names
+        return tag("section", heading, inside, id=anchor, aria_labelledby=label, class_=name)
 
     def folded(self, name: str, title: str, content: Iterable[Child]) -> Markup | None:
         inside = [each for each in content if each is not None]
@@ -40,31 +42,43 @@ class Place:
 def chapter(content: Chapter, place: Place) -> Markup:
     view, dossier = content.view, content.dossier
     csv_command = report_command(view, "csv")
+    first, *others = [figure_block(figure, place.anchor) for figure in view.figures] or [None]
     title = tag(f"h{place.level}", view.title, id=f"{place.anchor}-title")
     return tag(
         "article",
         tag("header", title, [tag("p", rig, class_="rig-line") for rig in view.rigs]),
         tag("div", answer(view, f"{place.anchor}-reasons"), class_="answer"),
+        first,
         place.section("tables", "Tables", [table_block(table, csv_command) for table in view.tables]),
-        place.section("standing", "Among the published", [tag("p", words) for words in view.standing]),
+        place.section("figures", "Figures", others),
+        place.section("standing", _standing_title(view), [tag("p", words) for words in view.standing]),
+        *(_how(view, dossier, place) if dossier is not None else ()),
         place.section("reasons", "Reasons behind the verdicts", reasons(dossier, view.validity)),
-        *(_behind(view, dossier, place) if dossier is not None else ()),
+        _files(view, dossier, place) if dossier is not None else None,
         _next(view),
         id=place.anchor,
         aria_labelledby=f"{place.anchor}-title",
     )
 
 
-def _behind(view: View, dossier: Dossier, place: Place) -> Iterable[Markup | None]:
+def _how(view: View, dossier: Dossier, place: Place) -> Iterable[Markup | None]:
     noise = view.noise.text if view.noise is not None else None
-    yield place.section("rig", "The rig", [facts(dossier.rig)])
     yield place.folded("measured", "How it was measured", how_it_was_measured(dossier, noise))
+    yield place.section("rig", "The rig", [facts(dossier.rig)])
+
+
+def _files(view: View, dossier: Dossier, place: Place) -> Markup | None:
     where = view.saved_in[0] if view.saved_in else dossier.run
-    yield place.folded("files", "Every raw file", raw_files(dossier.files, where))
+    return place.folded("files", "Every raw file", raw_files(dossier.files, where))
+
+
+def _standing_title(view: View) -> str:
+    return "The two sides" if view.comparisons else "Among the published"
 
 
 def _next(view: View) -> Markup | None:
-    if not view.next_commands:
+    others = [command for command in view.next_commands if "--html" not in command]  # this is that page
+    if not others:
         return None
-    commands = tag("pre", "\n".join(view.next_commands))
-    return tag("aside", tag("p", "Worth trying next:"), commands, aria_label="Worth trying next")
+    commands = tag("pre", "\n".join(others))
+    return tag("div", tag("p", "Worth trying next:"), commands, class_="next")

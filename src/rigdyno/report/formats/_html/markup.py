@@ -35,7 +35,12 @@ Value = str | int | float | bool | None
 
 
 def text(words: str) -> Markup:
-    return Markup(escape(_UNSEEN.sub(_spelled, words), quote=True))
+    return Markup(escape(spelled_out(words), quote=True))
+
+
+def spelled_out(words: str) -> str:
+    """With the code of each sign that nobody sees."""
+    return _UNSEEN.sub(_spelled, words)
 
 
 def _spelled(found: re.Match[str]) -> str:

@@ -90,7 +90,8 @@ def _header(column: Column) -> Markup:
 def _row(table: Table, row: Row, mixed: set[str]) -> Markup:
     first, *others = table.columns
     name = cell_text(first, row.entries.get(first.key))
-    cells = [tag("th", name, scope="row", role="rowheader", **_sorting(first, row, mixed))]
+    label = first.title if first.identifies else None
+    cells = [tag("th", name, scope="row", role="rowheader", data_label=label, **_sorting(first, row, mixed))]
     cells += [_cell(column, row, mixed) for column in others]
     if has_last_column(table):
         shown = badge(row.status or row.origin)
@@ -105,7 +106,7 @@ def _cell(column: Column, row: Row, mixed: set[str]) -> Markup:
     if bracket and not isinstance(entry, Estimate | Number):
         shown = value + bracket + interval  # somebody's words
     elif bracket:
-        shown = [value, " ", tag("span", f"[{interval}", class_="interval")]
+        shown = tag("span", value, " ", tag("span", f"[{interval}", class_="interval"))
     return tag(
         "td",
         shown,

@@ -9,10 +9,14 @@ from functools import cache
 from pathlib import Path
 
 from rigdyno import __version__
+from rigdyno.report.figures._style import NAMED
 from rigdyno.report.formats._html.answer import Chapter, campaign_card, runs_card
 from rigdyno.report.formats._html.chapter import Place, chapter
 from rigdyno.report.formats._html.markup import Markup, document, own_code, tag, together
 from rigdyno.schema.view import View
+
+# A figure's colours that are the page's own.
+OF_THE_PAGE = {"ink": "ink", "muted": "soft", "grid": "line", "paper": "paper"}
 
 
 def page_of_chapters(chapters: Sequence[Chapter], comparisons: Sequence[Chapter] = (), card: View | None = None) -> str:
@@ -43,7 +47,7 @@ def _several(
 
 
 def _head(title: str) -> Markup:
-    style, script = _own("style.css"), _own("script.js")
+    style, script = _own("style.css") + _figure_colours(), _own("script.js")
     # Nothing is loaded, and nothing runs or styles but these two: words of a run that got past everything else would
     # still do nothing.
     policy = (
@@ -62,6 +66,13 @@ def _head(title: str) -> Markup:
             own_code("style", style),
         )
     )
+
+
+def _figure_colours() -> str:
+    """For a dark ground; on a light one drawings have the right colours by themselves."""
+    dark = "".join(f"--figure-{name}: {colour}; " for name, (_, colour) in NAMED.items() if name not in OF_THE_PAGE)
+    own = "".join(f"--figure-{name}: var(--{own}); " for name, own in OF_THE_PAGE.items())
+    return f":root {{ {own}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
 
 
 @cache
