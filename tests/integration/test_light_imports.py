@@ -20,7 +20,7 @@ sys.exit(main(sys.argv[1:]))
     "arguments",
     [
         ("--help",), ("--version",), ("list",), ("list", "--json"), ("leaderboard", "device"), ("report",), ("show",),
-        ("run", "device", "--dry-run"), ("run", "step.py:step", "--dry-run"), ("run", "nothing"),
+        ("run", "device", "--dry-run"), ("run", "all", "--dry-run"), ("run", "step.py:step", "--dry-run"), ("run", "nothing"),
         ("completion", "bash"), ("compare", "test.20260102-030405", "test.20260102-030405-2"),
     ],
 )  # fmt: skip
