@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rigdyno.campaign import Campaign, Conductor, Prepared, start
-from rigdyno.contracts import Exit, Left
 from rigdyno.plan.campaign import CampaignPlan
 from rigdyno.report.progress import Silent
 from rigdyno.runner.orchestrate import Orchestrator
@@ -13,48 +12,32 @@ from rigdyno.schema.participant import laid_out
 from rigdyno.schema.record import Completed, Failed, WorkerReport
 from rigdyno.schema.spec import Budget, Cell, Plan, RunSpec
 from rigdyno.store.files import write_json
+from scripted_sessions import Killed, ScriptedSessions
 from support import ManualClock, a_head, rows_path, write_steps
 
 START, MEASURE = 2.0, 6.0
 
 
-class Killed(BaseException):
-    """As if the whole of Rigdyno were gone."""
-
-
-class Workers:
-    """Sessions, session and launch in one. Every start counts; the one numbered `kill_at` never comes to its end."""
+class Workers(ScriptedSessions):
+    """Every start counts; the one numbered `kill_at` never comes to its end."""
 
     def __init__(self, clock, *, kill_at=None, with_files=False, seconds=START + MEASURE, fails=(), error=None):
+        super().__init__()
         self.clock, self.kill_at, self.with_files, self.seconds = clock, kill_at, with_files, seconds
         self.fails, self.error = fails, error or Killed()
-        self.started: list[str] = []
-
-    def of(self, cell):
-        return self
-
-    def is_lost(self, cell):
-        return False
 
     def start(self, cell, folder):
         self.started.append(f"{folder.parent.parent.name.partition('.')[0]}/{cell.name}")
         if len(self.started) == self.kill_at and not self.with_files:
             raise self.error
         self.clock.advance(self.seconds)
-        failed = self.started[-1] in self.fails
-        outcome = Failed(kind="exception", phase="measure", message="ValueError: no") if failed else Completed()
+        self.failed = self.started[-1] in self.fails
+        outcome = Failed(kind="exception", phase="measure", message="ValueError: no") if self.failed else Completed()
         write_steps(rows_path(folder), [30_000_000 + (i * 618_034) % 1_000_000 for i in range(100)])
         write_json(CellFolder(folder).participant("rank0").report, WorkerReport(outcome=outcome, start_seconds=START))
         if len(self.started) == self.kill_at:
             raise self.error
-        self.code = int(failed)
         return self
-
-    def wait(self, seconds):
-        return True
-
-    def collect(self):
-        return Left(exits=[Exit(self.code, "rank0")])
 
 
 def a_cell(number, refusal=None):

@@ -85,21 +85,24 @@ const around = {
   },
 };
 around.self = around.globalThis = around;
+
+// It tells nobody when it is ready: that is once it has put the function for its replies into the program's table.
+let ready = false;
+const put = WebAssembly.Table.prototype.set;
+WebAssembly.Table.prototype.set = function (...values) { ready = true; return put.apply(this, values); };
 vm.runInNewContext(read('engine_bundle.js').toString(), around);
 around.onmessage({ data: port });
 
 async function ask(method, ...parts) {
   const before = replies.length;
   const message = block(1, Buffer.concat([number(1, ask.count++), number(2, method), ...parts]));
-  for (let tries = 0; ; tries++) {
-    try { port.onmessage({ data: new Uint8Array(message) }); break; } catch (error) { if (tries) throw error; }
-  }
+  port.onmessage({ data: new Uint8Array(message) });
   while (replies.length === before) await pause(10);
   return replies.slice(before).flatMap(reply => [...fields(reply)]);
 }
 ask.count = 0;
 
-await pause(2000); // it tells nobody when it is ready
+while (!ready) await pause(10);
 const bytes = fs.readFileSync(trace);
 for (let at = 0; at < bytes.length; at += 1 << 24) await ask(APPEND_TRACE, block(101, bytes.subarray(at, at + (1 << 24))));
 await ask(END_TRACE);

@@ -15,7 +15,8 @@ from rigdyno.schema.campaign import CampaignHead
 from rigdyno.schema.record import Completed
 from rigdyno.store.campaign import CampaignFolder, located, stored_folders
 from rigdyno.store.folder import RunFolder
-from scripted_campaign import MEASURE, START, Killed, Workers, a_cell, a_plan, begun, conduct
+from scripted_campaign import MEASURE, START, Workers, a_cell, a_plan, begun, conduct
+from scripted_sessions import Killed
 from support import ManualClock, a_stored_run
 
 EVERY_CELL = ["device/01-add", "device/02-add", "scaling/01-add", "scaling/02-add"]
