@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 run: $(VENV)/.base
 	$(BIN)/rigdyno
 
-test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino lint
+test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.figures $(VENV)/.readers lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 tests/unit tests/contract tests/golden
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 --dist loadfile tests/integration
 
@@ -54,7 +54,7 @@ $(VENV)/.test: $(VENV)/.base
 	@touch $@
 
 # The accountant, and what our own engines are held against.
-$(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino: $(VENV)/.%: $(VENV)/.base
+$(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.figures $(VENV)/.readers: $(VENV)/.%: $(VENV)/.base
 	@$(PIP) --editable '.[$*]' || { echo "rigdyno[$*] can't be installed here, and its tests can't run: see above"; exit 1; }
 	@touch $@
 

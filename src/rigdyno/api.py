@@ -19,9 +19,10 @@ from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
-from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
+from rigdyno.errors import NothingMeasured, RigdynoError, StoreError, UsageError
 from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_inference, is_own_loop
+from rigdyno.plan.campaign import ALL
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
 from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one_configuration
 from rigdyno.plan.expand import expand, require_sense
@@ -110,12 +111,16 @@ class Run:
         return with_distinct_keys((*self.view().figures, *own))
 
     def _warnings(self) -> tuple[str, ...]:
-        unfinished = self._unfinished()
-        missing = () if unfinished is None else (f"{unfinished}; {self._resume()}",)
-        late = time_sentence(self.head.plan, self.records)
-        return tuple(utf8(text) for text in (*self.warnings, *(() if late is None else (late,)), *missing))
+        unfinished = self.unfinished()
+        missing = () if unfinished is None else (utf8(f"{unfinished}; {self._resume()}"),)
+        return (*self.remarks(), *missing)
 
-    def _unfinished(self) -> str | None:
+    def remarks(self) -> tuple[str, ...]:
+        """What can't be read, and why it took longer than it should."""
+        late = time_sentence(self.head.plan, self.records)
+        return tuple(utf8(text) for text in (*self.warnings, *(() if late is None else (late,))))
+
+    def unfinished(self) -> str | None:
         """A duel leaves pairs over when it is decided or its time is up: that is no loss. Of those for a suite's own
         noise the report speaks anyway."""
         plan = self.head.plan
@@ -166,6 +171,8 @@ def load(path: str | Path) -> Run:
 
 def prepare(request: Request) -> RunHead:
     """Everything that is decided before anything is measured or written."""
+    if request.target == ALL:
+        raise UsageError("all suites at once are a command, `rigdyno run all`; run them one by one", key="target")
     require_sense(request)
     return _head(lambda system, device: expand(request, system, device, look(system)))
 

@@ -55,18 +55,21 @@ class Campaign:
 
     def views(self) -> list[View]:
         """The card, and what it is taken from."""
-        reports = [SuiteReport(each.suite, self._view_of(each.suite)) for each in self.head.runs]
-        troubles = {suite: utf8(words) for suite, words in self.troubles.items()}
-        card = card_view(self.head, reports, troubles, utf8(str(self.folder.path)))
+        reports = [self._report_of(each.suite) for each in self.head.runs]
+        card = card_view(self.head, reports, utf8(str(self.folder.path)), running=self.folder.is_running())
         return [card, *(report.view for report in reports if report.view is not None)]
 
-    def _view_of(self, suite: str) -> View | None:
+    def _report_of(self, suite: str) -> SuiteReport:
         run = self.runs.get(suite)
         try:
-            return None if run is None else run.view()
+            view = None if run is None else run.view()
         except RigdynoError as error:
             self.troubles.setdefault(suite, str(error))
-            return None
+            view = None
+        trouble = utf8(self.troubles[suite]) if suite in self.troubles else None
+        if run is None or view is None:
+            return SuiteReport(suite, None, trouble=trouble)
+        return SuiteReport(suite, view, run.remarks(), run.unfinished(), trouble)
 
 
 def load(path: Path) -> Campaign:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
@@ -21,18 +21,26 @@ if TYPE_CHECKING:
     from rigdyno.campaign import Campaign, Prepared
 
 
-def run_all(request: Request, root: Path, *, dry_run: bool, as_json: bool, quiet: bool) -> int:
+class Ending(NamedTuple):
+    """How it is told what came out."""
+
+    as_json: bool = False
+    quiet: bool = False
+    html: str | None = None  # a file for the page
+
+
+def run_all(request: Request, root: Path, ending: Ending, *, dry_run: bool) -> int:
     from rigdyno import campaign
 
     prepared = campaign.prepare(request)
-    if dry_run and as_json:
+    if dry_run and ending.as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(_plan_document(prepared)), indent=2))
-    elif dry_run or not (as_json or quiet):
+    elif dry_run or not (ending.as_json or ending.quiet):
         lines = campaign_lines(prepared.plan, prepared.rig, root, page_of(), every_cell=dry_run)
         click.echo("\n".join(lines))
     if dry_run:
         return EXIT_DONE
-    return conducted(campaign.start(prepared, root), as_json=as_json, quiet=quiet)
+    return conducted(campaign.start(prepared, root), ending)
 
 
 def _plan_document(prepared: Prepared) -> dict[str, object]:
@@ -40,15 +48,27 @@ def _plan_document(prepared: Prepared) -> dict[str, object]:
     return {"plans": plan.plans, "left_out": plan.left_out, "budget_seconds": plan.budget_seconds}
 
 
-def conducted(found: Campaign, *, as_json: bool, quiet: bool) -> int:
+def conducted(found: Campaign, ending: Ending) -> int:
     """What has no record yet, and the card of all."""
     from rigdyno.campaign import Conductor
 
-    Conductor(found, lambda stage: observer_for(quiet=quiet, stage=stage)).conduct()
+    Conductor(found, lambda stage: observer_for(quiet=ending.quiet, stage=stage)).conduct()
     views = found.views()
-    text = views_text(views) if as_json else view_text(views[0], as_json=False, quiet=quiet)
+    text = views_text(views) if ending.as_json else view_text(views[0], as_json=False, quiet=ending.quiet)
     click.echo(text, nl=False)
+    write_page_of(found.folder.path, ending.html, quiet=ending.as_json or ending.quiet)
     return campaign_exit_code(found)
+
+
+def write_page_of(path: Path, html: str | None, *, quiet: bool) -> None:
+    """Where one was asked for."""
+    if html is None:
+        return
+    from rigdyno.commands._page import material_at, page_text, write_page
+
+    said = write_page(page_text([material_at(path)]), Path(html))
+    if not quiet:
+        click.echo(said)
 
 
 def views_text(views: Sequence[View]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from rigdyno.commands._campaign import conducted, run_all
+from rigdyno.commands._campaign import Ending, conducted, run_all, write_page_of
 from rigdyno.commands._shared import exit_code, flags_of, out_option, outcome_text, root_of
 from rigdyno.errors import EXIT_DONE, DamagedRun, UsageError
 from rigdyno.launchers._nodes.secret import read_secret
@@ -50,6 +50,7 @@ Examples:
     help="Run what an earlier run has left, and what lost its nodes; what failed stays failed.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan, and measure nothing.")
+@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write the page of it when it is over.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option("--quiet", is_flag=True, help="Only the table and the verdict.")
 def command(
@@ -58,6 +59,7 @@ def command(
     secret_file: str | None = None,
     out: str | None = None,
     dry_run: bool = False,
+    html: str | None = None,
     as_json: bool = False,
     quiet: bool = False,
     **flags: Any,
@@ -72,14 +74,14 @@ def command(
     if resume is not None:
         _require_alone(target, flags)
         if is_campaign(Path(resume)):
-            return _resumed_campaign(Path(resume), dry_run=dry_run, as_json=as_json, quiet=quiet)
+            return _resumed_campaign(Path(resume), Ending(as_json, quiet, html), dry_run=dry_run)
         folder, head = _resumed(resume)
     else:
         request = from_flags({"target": target, **flags})
         if request.node_rank > 0:
             return _take_part(request, read_secret(secret_file), quiet=quiet)
         if request.target == ALL:
-            return run_all(request, root_of(out), dry_run=dry_run, as_json=as_json, quiet=quiet)
+            return run_all(request, root_of(out), Ending(as_json, quiet, html), dry_run=dry_run)
         head = api.prepare(request)
     talk = not (as_json or quiet)
     if dry_run and as_json:
@@ -93,6 +95,7 @@ def command(
             folder = api.start(head, root_of(out))
         finished = api.carry_out(folder, head, observer_for(quiet=quiet), sessions)
     click.echo(outcome_text(finished, as_json=as_json, quiet=quiet), nl=False)
+    write_page_of(folder.path, html, quiet=as_json or quiet)
     return exit_code(finished)
 
 
@@ -117,7 +120,7 @@ def _require_alone(target: str | None, flags: dict[str, Any]) -> None:
         raise UsageError(f"--resume goes on with its own plan: leave out {', '.join(given)}")
 
 
-def _resumed_campaign(path: Path, *, dry_run: bool, as_json: bool, quiet: bool) -> int:
+def _resumed_campaign(path: Path, ending: Ending, *, dry_run: bool) -> int:
     from rigdyno import campaign
 
     found = campaign.load(path)
@@ -125,7 +128,7 @@ def _resumed_campaign(path: Path, *, dry_run: bool, as_json: bool, quiet: bool) 
         raise UsageError(f"--dry-run shows a new plan; `rigdyno report {path}` shows what is left of this one")
     for run in found.runs.values():
         _require_resumable(run.folder, run.head)
-    return conducted(found, as_json=as_json, quiet=quiet)
+    return conducted(found, ending)
 
 
 def _resumed(resume: str) -> tuple[RunFolder, RunHead]:

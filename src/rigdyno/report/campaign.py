@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rigdyno.plan.campaign import CampaignPlan
 from rigdyno.plan.preflight import disk_bytes, free_disk_bytes
 from rigdyno.report.page import Page
-from rigdyno.report.plan_text import cell_line, refusal_lines, summary
+from rigdyno.report.plan_text import cell_line, refusal_lines, share_of_campaign
 from rigdyno.schema.campaign import CampaignHead
 from rigdyno.schema.estimate import Missing
 from rigdyno.schema.metric import THROUGHPUT
@@ -29,6 +29,9 @@ CARD_TITLE = "Every suite in a line"
 class SuiteReport(NamedTuple):
     suite: str
     view: View | None  # None: it can't be read
+    remarks: Sequence[str] = ()
+    unfinished: str | None = None
+    trouble: str | None = None  # why it wasn't run to its end
 
 
 def campaign_lines(plan: CampaignPlan, rig: str, root: Path, page: Page, *, every_cell: bool = False) -> list[str]:
@@ -36,8 +39,7 @@ def campaign_lines(plan: CampaignPlan, rig: str, root: Path, page: Page, *, ever
     count, seconds = len(plan.plans), show_seconds(plan.budget_seconds)
     lines.append(f"Plan: {count} suite{'s' if count != 1 else ''} in {seconds} (--budget)")
     for each in plan.plans:
-        share = f"  {show_seconds(each.budget_seconds or each.seconds)} for {summary(each).removeprefix('Plan: ')}"
-        lines += textwrap.wrap(share, page.width, subsequent_indent="    ")
+        lines += textwrap.wrap(f"  {share_of_campaign(each)}", page.width, subsequent_indent="    ")
         if every_cell:
             lines += [f"  {cell_line(cell)}" for cell in each.runnable if cell.is_planned]
         if each.foreseen is not None:
@@ -52,25 +54,37 @@ def campaign_lines(plan: CampaignPlan, rig: str, root: Path, page: Page, *, ever
     return lines
 
 
-def card_view(head: CampaignHead, reports: Sequence[SuiteReport], troubles: Mapping[str, str], saved_in: str) -> View:
+def card_view(head: CampaignHead, reports: Sequence[SuiteReport], saved_in: str, *, running: bool = False) -> View:
     """Measured, published and left out, told apart by the last column. All else is in the runs."""
     label = f"{head.label}: " if head.label else ""
-    rows = [row for report in reports for row in suite_rows(report.suite, report.view, troubles.get(report.suite))]
+    rows = [row for report in reports for row in suite_rows(report.suite, report.view, report.trouble)]
     rows += [_left_out(each.suite, each.reason) for each in head.left_out]
-    warnings = [f"{suite}: {words}" for suite, words in troubles.items()]
-    warnings += [f"{report.suite}: {words}" for report in reports if report.view for words in report.view.warnings]
     return View(
         title="All suites",
         rigs=(label + head.rig,),
-        tables=(Table(title=CARD_TITLE, columns=COLUMNS, rows=tuple(rows)),),
-        warnings=tuple(warnings),
+        tables=(Table(title=CARD_TITLE, columns=COLUMNS, rows=tuple(rows), notes=_sources(reports)),),
+        warnings=tuple(_warnings(reports, saved_in, running=running)),
         saved_in=(saved_in,),
         next_commands=(
-            f"rigdyno report {saved_in}   every table",
-            f"rigdyno report {saved_in} --html report.html   one page with all of it",
-            f"rigdyno share {saved_in} --out card.png   the lines above as a picture",
+            f"rigdyno report {saved_in}",
+            f"rigdyno report {saved_in} --html report.html",
+            f"rigdyno share {saved_in} --out card.png",
         ),
     )
+
+
+def _sources(reports: Sequence[SuiteReport]) -> tuple[str, ...]:
+    headlines = [report.view.headline for report in reports if report.view is not None and report.view.headline]
+    sources = sorted({each.figure.source for headline in headlines for each in headline.neighbours})
+    return (f"published: {', '.join(sources)}",) if sources else ()
+
+
+def _warnings(reports: Sequence[SuiteReport], saved_in: str, *, running: bool) -> Iterator[str]:
+    for report in reports:
+        said = (*report.remarks, *filter(None, (report.trouble, report.unfinished)))
+        yield from (f"{report.suite}: {words}" for words in said)
+    if any(report.unfinished or report.trouble for report in reports):
+        yield "it is still running" if running else f"go on with: rigdyno run --resume {saved_in}"
 
 
 def suite_rows(suite: str, view: View | None, trouble: str | None = None) -> list[Row]:
@@ -88,7 +102,6 @@ def published_rows(suite: str, headline: Headline) -> list[Row]:
         Row(
             entries={"suite": Text(text=suite), "what": Text(text=each.name), "figure": each.figure},
             origin="published",
-            notes=(f"published: {each.figure.source}",),
         )
         for each in headline.neighbours
     ]

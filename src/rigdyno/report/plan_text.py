@@ -42,10 +42,18 @@ def refusal_lines(plan: Plan, width: int, indent: str = "  ") -> list[str]:
 
 
 def summary(plan: Plan) -> str:
-    parts = [_count(plan), f"{'at most' if plan.is_duel else 'about'} {show_seconds(plan.seconds)}"]
-    if plan.memory_bytes is not None:
-        parts.append(f"up to {show_bytes(plan.memory_bytes)} of memory")
-    return f"Plan: {plan.name}, {', '.join(parts)}"
+    seconds = f"{'at most' if plan.is_duel else 'about'} {show_seconds(plan.seconds)}"
+    return f"Plan: {plan.name}, {', '.join([_count(plan), seconds, *_memory(plan)])}"
+
+
+def share_of_campaign(plan: Plan) -> str:
+    """Of a suite that has its time from all."""
+    seconds = show_seconds(plan.budget_seconds or plan.seconds)
+    return f"{plan.name}, {', '.join([seconds, _count(plan), *_memory(plan)])}"
+
+
+def _memory(plan: Plan) -> list[str]:
+    return [] if plan.memory_bytes is None else [f"up to {show_bytes(plan.memory_bytes)} of memory"]
 
 
 def _count(plan: Plan) -> str:

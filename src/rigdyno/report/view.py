@@ -137,7 +137,7 @@ def next_commands(head: RunHead, saved_in: str) -> tuple[str, ...]:
     """What answers the next question; the page is among them."""
     if head.plan.suite == "quick":
         return (
-            "rigdyno run device            the whole suite, repeated, with every limit",
+            "rigdyno run all               every suite that can run here, in 15 minutes",
             "rigdyno run train.py:step     your own training step, measured the same way",
             "rigdyno doctor                what this machine can measure, and its traps",
             f"rigdyno report {saved_in} --html report.html --open",

@@ -21,7 +21,7 @@ def headline(curve: Sequence[Measurement]) -> Headline | None:
     first, largest = curve[0], curve[-1]
     if largest is first:
         return Headline(what="ResNet-50 on one device", figure=first.throughput(), status=first.status)
-    what = f"ResNet-50 on {largest.spec.world_size} {tables.devices_word(largest)}, times one"
+    what = f"ResNet-50, {largest.spec.world_size} {tables.devices_word(largest)} over one"
     place, neighbours = _beside_published(largest.spec.world_size)
     figure = tables.speedup(largest, first)
     return Headline(what=what, figure=figure, status=largest.status, place=place, neighbours=neighbours)
