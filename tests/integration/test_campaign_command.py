@@ -113,6 +113,7 @@ class TestWithStoredCampaigns:
         titles = [view["title"] for view in json.loads(here("report", "--format", "json", cwd=tmp_path).stdout)]
         assert titles[0] == "All suites"
         assert len(titles) == 3
+        assert " 2.13.0 " in here("report", "--column", "torch", cwd=tmp_path).stdout
         header, *lines = here("report", "--format", "csv", cwd=tmp_path).stdout.splitlines()
         assert header.startswith("run,table,row")
         assert lines

@@ -15,6 +15,7 @@ from rigdyno.report.page import Page
 from rigdyno.report.share import MOST_LINES, MOST_ROWS, card_svg, lines_of
 from rigdyno.report.view import first_figure
 from rigdyno.schema.campaign import CampaignHead, LeftOut, SuiteRun
+from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.metric import THROUGHPUT
 from rigdyno.schema.view import (
@@ -170,6 +171,16 @@ class TestThePicture:
         assert len(lines) == MOST_ROWS
         assert lines[0].row.entries["figure"] == RATE
         assert [line.row.entries["what"].text for line in lines[1:]] == ["row 2", "row 3", "row 4"]
+
+    def test_a_duel_shows_its_ratio_and_says_what_it_means(self):
+        ratio = Estimate(value=1.85, low=1.77, high=1.94, confidence=0.95, n=9, unit="x", method="made up")
+        compared = Comparison(
+            what="add", metric=THROUGHPUT, baseline="old", candidate="new", ratio=ratio, margin=0.01, answer="faster",
+            sentence="B is 1.85 times as fast",
+        )  # fmt: skip
+        _, texts = drawn([View(title="Duel", comparisons=(compared,), closing=("B is 1.85 times as fast.",))])
+        assert {"1.85 x", "[1.77, 1.94]", "B is 1.85 times as fast."} <= set(texts)
+        assert "it gave no figure" not in texts
 
     def test_a_run_without_a_figure_has_a_picture(self):
         _, texts = drawn([View(title="nothing")])
