@@ -12,8 +12,7 @@ from rigdyno import catalogue
 from rigdyno.commands._page import material_at, not_drawn, open_page, page_text, write_page
 from rigdyno.commands._shared import joined, newest_or, out_option, rendered, views_at
 from rigdyno.errors import EXIT_DONE, RigdynoError, UsageError
-from rigdyno.report.campaign import is_card
-from rigdyno.report.view import with_columns
+from rigdyno.report.view import all_with_columns
 from rigdyno.store.files import disk_errors
 
 T = TypeVar("T")
@@ -111,8 +110,7 @@ def _page_text(paths: list[Path], columns: Sequence[str]) -> str:
 
 def _texts(paths: list[Path], form: str, columns: Sequence[str]) -> str:
     views = [view for views in _readable(paths, views_at) for view in views]
-    widened = [view if is_card(view) else with_columns(view, columns) for view in views]
-    return joined([rendered(view, form) for view in widened], form)
+    return joined([rendered(view, form) for view in all_with_columns(views, columns)], form)
 
 
 def _readable(paths: list[Path], read: Callable[[Path], T]) -> list[T]:
