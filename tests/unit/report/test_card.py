@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from numbers_in_views import complaints
+from rigdyno.contracts import Progress
 from rigdyno.plan.campaign import CampaignPlan
 from rigdyno.report.campaign import SuiteReport, campaign_lines, card_view
 from rigdyno.report.fitting import fitted, printable, width_of, wrapped
 from rigdyno.report.page import Page
+from rigdyno.report.progress import Bar, Stage
 from rigdyno.report.share import MOST_LINES, MOST_ROWS, card_svg, lines_of
 from rigdyno.report.view import first_figure
 from rigdyno.schema.campaign import CampaignHead, LeftOut, SuiteRun
@@ -118,6 +124,33 @@ class TestThePlan:
         everything = campaign_lines(plan, "Test CPU", tmp_path, Page(), every_cell=True)
         assert sum("-add" in line for line in everything) == 3
         assert "disk: about" in everything[-1]
+
+
+class TestTheBar:
+    def test_the_bar_of_a_campaign_fits_into_80_columns_and_counts_all_suites(self):
+        """Of the second suite, when half of its first cell is done: 20 of 32 s."""
+        screen = Screen()
+        plan = a_plan("scaling")
+        long = replace(plan.cells[0], name="01-a_very_long_name_of_a_workload_with_options")
+        bar = Bar(screen, Stage("scaling", before=16.0, behind=0.0))
+        bar.planned(replace(plan, cells=(long, plan.cells[1])), Path("x"))
+        bar.started(long)
+        bar.progress(Progress(long, 4.0, 0.5, rate=123.4e9, unit="flop"))
+        bar.over()
+        assert "62 %" in screen.getvalue()
+        assert "12 s left" in screen.getvalue()
+        lines = [plain(line) for line in screen.getvalue().replace("\r", "\n").splitlines()]
+        assert any("scaling 1/2" in line for line in lines)
+        assert max(map(len, lines)) <= 80
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def plain(line):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
 
 
 class TestThePicture:
