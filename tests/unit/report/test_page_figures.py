@@ -151,6 +151,15 @@ def test_few_values_stay_as_they_are():
     assert lighter(figure) is figure
 
 
+def test_what_the_drawing_program_refuses_does_not_take_the_page_along(monkeypatch):
+    def refusing(_figure, _width):
+        raise ValueError("conversion failed: <b>no such scale\n  at line 7")
+
+    monkeypatch.setattr(figures, "svg_for_page", refusing)
+    page = read(render(View(title="t", figures=(bars(),)), Page()))
+    assert page.one("p", class_="undrawn").text() == "Can't be drawn: conversion failed: <b>no such scale"
+
+
 @pytest.fixture
 def _without_altair(monkeypatch):
     lacking = (Requirement("no_such_module", extra="figures"),)

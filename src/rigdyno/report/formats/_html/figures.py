@@ -38,9 +38,13 @@ def _drawings(figure: Figure, anchor: str, widths: Mapping[str, int]) -> list[Ma
     lacking = undrawn()
     if lacking is not None:
         return [tag("p", f"Not drawn: {lacking}.", class_=UNDRAWN)]
+    try:
+        drawn = {name: svg_for_page(figure, width) for name, width in widths.items()}
+    except ValueError as error:  # the drawing program's own: a figure less is better than no page
+        return [tag("p", f"Can't be drawn: {str(error).partition(chr(10))[0]}", class_=UNDRAWN)]
     return [
-        tag("div", Drawing(f"{anchor}-{name}", f"{anchor}-name").markup(svg_for_page(figure, width)), class_=name)
-        for name, width in widths.items()
+        tag("div", Drawing(f"{anchor}-{name}", f"{anchor}-name").markup(svg), class_=name)
+        for name, svg in drawn.items()
     ]
 
 
