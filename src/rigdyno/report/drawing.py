@@ -17,8 +17,8 @@ from rigdyno.schema.figure import Figure
 REQUIRES = (Requirement("altair", extra="figures"), Requirement("vl_convert", extra="figures"))
 PNG_SCALE = 2.0  # pixels for each of the drawing's: sharp on today's screens
 
-# What XML can't hold. The renderer ends the whole process if it meets one.
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What XML can't hold, of which the renderer ends the whole process; and what breaks a line inside its expressions.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\u2027\u202a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def svg_of(figure: Figure, *, theme: Theme = "light", captioned: bool = True) -> str:

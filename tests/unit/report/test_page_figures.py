@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from driving import here
 from figures_of_every_kind import bars, curve, stack, timeline
@@ -14,7 +16,7 @@ from rigdyno.report import drawing
 from rigdyno.report.figures._sizes import resized
 from rigdyno.report.figures._style import PAPER, WIDTH
 from rigdyno.report.formats._html import figures
-from rigdyno.report.formats._html.figures import WIDTHS, figure_block
+from rigdyno.report.formats._html.figures import MOST_VALUES, WIDTHS, figure_block, lighter
 from rigdyno.report.formats.html import render
 from rigdyno.report.page import Page
 from rigdyno.schema.figure import Axis, Figure, Panel, Series, datum
@@ -118,6 +120,44 @@ def test_nothing_of_the_usual_width_is_left(figure):
     spec = drawing.specification(figure, captioned=False)
     assert WIDTH in set(widths(spec))
     assert WIDTH not in set(widths(resized(spec, 220)))
+
+
+def a_curve(values):
+    data = tuple(datum(float(number), value) for number, value in enumerate(values))
+    panel = Panel(y=Axis(quantity="y"), series=(Series(name="a", role="measured", data=data),))
+    return Figure(key="x", kind="curve", title="t", x=Axis(quantity="x"), panels=(panel,))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.none() | st.floats(-1e9, 1e9), min_size=MOST_VALUES + 1, max_size=5 * MOST_VALUES))
+def test_of_many_values_peaks_and_gaps_are_drawn(values):
+    figure = a_curve(values)
+    (series,) = lighter(figure).series
+    assert len(series.data) <= 1.5 * MOST_VALUES
+    assert [each.x for each in series.data] == sorted({each.x for each in series.data})
+    assert set(series.data) <= set(next(figure.series).data)
+    known = [value for value in values if value is not None]
+    drawn = [each.value for each in series.data if each.value is not None]
+    assert (None in values) == any(each.value is None for each in series.data)
+    if known:
+        assert (min(drawn), max(drawn)) == (min(known), max(known))
+    assert lighter(figure).notes == (
+        f"{len(series.data):,} of {len(values):,} values are drawn here: the lowest and the highest of each stretch.",
+    )
+
+
+def test_few_values_stay_as_they_are():
+    figure = a_curve([1.0] * MOST_VALUES)
+    assert lighter(figure) is figure
+
+
+def test_what_the_drawing_program_refuses_does_not_take_the_page_along(monkeypatch):
+    def refusing(_figure, _width):
+        raise ValueError("conversion failed: <b>no such scale\n  at line 7")
+
+    monkeypatch.setattr(figures, "svg_for_page", refusing)
+    page = read(render(View(title="t", figures=(bars(),)), Page()))
+    assert page.one("p", class_="undrawn").text() == "Can't be drawn: conversion failed: <b>no such scale"
 
 
 @pytest.fixture
