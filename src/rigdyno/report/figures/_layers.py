@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rigdyno.report.figures import _style
 from rigdyno.report.figures._rows import ChartRow, Unit, label_of
 from rigdyno.report.figures._style import DOUBTFUL, INK, MUTED, PAPER, Style
@@ -20,15 +22,17 @@ _MOST_EVENTS, _EVENT_PIXELS = 12, 330
 
 
 def data(rows: Iterable[ChartRow]) -> alt.Chart:
+    """Rows as one text: Altair would check and copy each value of a list again and again."""
     import altair as alt
 
-    return alt.Chart(alt.Data(values=list(rows)))
+    text = msgspec.json.encode(list(rows)).decode()
+    return alt.Chart(alt.Data(values=text, format=alt.DataFormat(type="json")))
 
 
 def finished(chart: alt.LayerChart | alt.VConcatChart, figure: Figure, captioned: bool = True) -> dict[str, Any]:
     """The whole specification: title, caption and what all charts have in common."""
     lines = textwrap.wrap(" ".join([figure.described(), *figure.notes]), CAPTION_WIDTH) if captioned else []
-    spec: dict[str, Any] = chart.to_dict()
+    spec: dict[str, Any] = chart.to_dict(validate=False)  # each part was checked when it was made
     title = {"text": figure.title, **({"subtitle": lines} if lines else {})}
     return {**spec, "title": title, "config": _style.config(), "padding": 12}
 
@@ -57,16 +61,20 @@ def legend_or_none(series: Sequence[Series], **settings: Any) -> alt.Legend | No
 
 def intervals(rows: Sequence[ChartRow], *, across: bool, place: dict[str, Any]) -> list[alt.Chart]:
     """Rules from low to high with a tick at each end. `across`: values lie along the page's width."""
+    import altair as alt
+
     with_ends = [row for row in rows if "low" in row]
     if not with_ends:
         return []
-    ends = {"x": "low:Q", "x2": "high:Q"} if across else {"y": "low:Q", "y2": "high:Q"}
+    near, far = (alt.X, alt.X2) if across else (alt.Y, alt.Y2)
+    along = "x" if across else "y"
+    ends = {along: near("low:Q"), f"{along}2": far("high:Q")}
     drawn = [data(with_ends).mark_rule(color=INK, strokeWidth=1.4, aria=False).encode(**ends, **place)]
     for end in ("low", "high"):
         tick = data(with_ends).mark_tick(
             color=INK, thickness=1.4, size=8, orient="vertical" if across else "horizontal", aria=False
         )
-        drawn.append(tick.encode(**{"x" if across else "y": f"{end}:Q"}, **place))
+        drawn.append(tick.encode(**{along: near(f"{end}:Q")}, **place))
     return drawn
 
 
@@ -76,13 +84,12 @@ def lines(rows: Sequence[ChartRow], series: Sequence[Series], styles: Sequence[S
 
     legend = legend_or_none(series, symbolType="stroke", symbolStrokeWidth=2, symbolSize=220)
     dashes = [list(style.dash) or [1, 0] for style in styles]
-    return data(rows).mark_line(aria=False).encode(
+    return data(rows).mark_line(aria=False, strokeWidth=2).encode(
         x=x,
         y=y,
         color=alt.Color("series:N", scale=scale_of(series, [style.colour for style in styles]), legend=legend),
         strokeDash=alt.StrokeDash("series:N", scale=scale_of(series, dashes), legend=legend),
-        strokeWidth=alt.StrokeWidth("series:N", scale=scale_of(series, [s.width for s in styles]), legend=None),
-        detail="segment:N",
+        detail=alt.Detail("segment:N"),
     )  # fmt: skip
 
 
@@ -105,7 +112,7 @@ def points(
             stroke=if_doubtful(DOUBTFUL, alt.Stroke("series:N", scale=strokes, legend=None)),
             fill=if_doubtful(PAPER, alt.Fill("series:N", scale=fills, legend=None)),
             shape=alt.Shape("series:N", scale=shapes, legend=None),
-            description="said:N",
+            description=alt.Description("said:N"),
         )
     )
 
@@ -123,11 +130,13 @@ def if_doubtful(colour: str, otherwise: Any) -> Any:
 
 def words_on(figure: Figure, rows: Sequence[ChartRow], x: Any, y: Any, **mark: Any) -> list[alt.Chart]:
     """The verdict at each value that is doubtful, unless it stands across the whole."""
+    import altair as alt
+
     doubtful = [row for row in rows if "verdict" in row]
     if not doubtful or _style.is_doubtful(figure):
         return []
     text = data(doubtful).mark_text(fontSize=10, fontWeight="bold", color=INK, aria=False, **mark)
-    return [text.encode(x=x, y=y, text="verdict:N")]
+    return [text.encode(x=x, y=y, text=alt.Text("verdict:N"))]
 
 
 def stamp(figure: Figure, width: float, height: float) -> list[alt.Chart]:
@@ -138,7 +147,14 @@ def stamp(figure: Figure, width: float, height: float) -> list[alt.Chart]:
     if doubt is None:
         return []
     text = data([{"text": doubt}]).mark_text(fontSize=54, fontWeight="bold", angle=340, opacity=0.22, color=INK)
-    return [text.encode(x=alt.value(width / 2), y=alt.value(height / 2), text="text:N", description="text:N")]
+    return [
+        text.encode(
+            x=alt.value(width / 2),
+            y=alt.value(height / 2),
+            text=alt.Text("text:N"),
+            description=alt.Description("text:N"),
+        )
+    ]
 
 
 def periods(found: Sequence[Period], x: Unit, height: float) -> list[alt.Chart]:
@@ -157,10 +173,10 @@ def periods(found: Sequence[Period], x: Unit, height: float) -> list[alt.Chart]:
         for i, period in enumerate(found)
     ]
     ground = data(rows).mark_rect(color=MUTED, aria=False).encode(
-        x="start:Q", x2="end:Q", opacity=alt.Opacity("shade:Q", scale=None, legend=None)
+        x=alt.X("start:Q"), x2=alt.X2("end:Q"), opacity=alt.Opacity("shade:Q", scale=None, legend=None)
     )  # fmt: skip
     names = data(rows).mark_text(align="left", baseline="top", dx=4, dy=3, color=MUTED, fontSize=11, aria=False)
-    return [ground, names.encode(x="start:Q", y=alt.value(0), text="name:N")]
+    return [ground, names.encode(x=alt.X("start:Q"), y=alt.value(0), text=alt.Text("name:N"))]
 
 
 def events(found: Sequence[Event], x: Unit, right_of: float = math.inf, *, labelled: bool = True) -> list[alt.Chart]:
@@ -173,14 +189,14 @@ def events(found: Sequence[Event], x: Unit, right_of: float = math.inf, *, label
         {"at": event.x * x.factor, "label": event.label, "far": event.x > right_of} for event in found[:_MOST_EVENTS]
     ]
     rule = data(rows).mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.3)
-    drawn = [rule.encode(x="at:Q", description="label:N")]
+    drawn = [rule.encode(x=alt.X("at:Q"), description=alt.Description("label:N"))]
     for far, align, dx in ((False, "left", 4), (True, "right", -4)):
         near = [row for row in rows if row["far"] == far]
         if near and labelled:
             text = data(near).mark_text(
                 align=align, baseline="bottom", dx=dx, color=INK, fontSize=11, limit=_EVENT_PIXELS, aria=False
             )
-            drawn.append(text.encode(x="at:Q", y=alt.value(-2), text="label:N"))
+            drawn.append(text.encode(x=alt.X("at:Q"), y=alt.value(-2), text=alt.Text("label:N")))
     return drawn
 
 
@@ -195,6 +211,6 @@ def bands(panel: Panel, unit: Unit, *, across: bool = False) -> list[alt.Chart]:
     ground = data(rows).mark_rect(color=MUTED, opacity=0.14)
     names = data(rows).mark_text(align="left", baseline="bottom", dx=2, dy=-3, color=MUTED, fontSize=11, aria=False)
     return [
-        ground.encode(**{along: "low:Q", f"{along}2": "high:Q"}, description="name:N"),
-        names.encode(**{along: "low:Q" if across else "high:Q", other: alt.value(0)}, text="name:N"),
+        ground.encode(**{along: "low:Q", f"{along}2": "high:Q"}, description=alt.Description("name:N")),
+        names.encode(**{along: "low:Q" if across else "high:Q", other: alt.value(0)}, text=alt.Text("name:N")),
     ]

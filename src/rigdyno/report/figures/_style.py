@@ -51,7 +51,6 @@ class Style:
     shape: str = "circle"
     filled: bool = True
     hatched: bool = False
-    width: float = 2.0
 
     @property
     def fill(self) -> str:
@@ -63,8 +62,8 @@ ROLES: dict[Role, Style] = {
     "measured": Style(BLUE),
     "published": Style(VERMILLION, dash=(2, 3), shape="square", filled=False, hatched=True),
     "predicted": Style(GREEN, dash=(6, 3), shape="triangle-up", filled=False, hatched=True),
-    "ideal": Style(MUTED, dash=(6, 3), shape="stroke", filled=False, hatched=True, width=1.5),
-    "limit": Style(PURPLE, dash=(8, 2, 2, 2), shape="stroke", filled=False, hatched=True, width=2.5),
+    "ideal": Style(MUTED, dash=(6, 3), shape="stroke", filled=False, hatched=True),
+    "limit": Style(PURPLE, dash=(8, 2, 2, 2), shape="stroke", filled=False, hatched=True),
 }
 
 
@@ -73,7 +72,8 @@ def colour_name(colour: str) -> str:
 
 
 def styles_of(series: Sequence[Series], *, doubtful: bool = False) -> list[Style]:
-    """Each its own colour: the first of a role has the role's, others what is left. Doubtful ones have none."""
+    """Each its own colour: the first of a role has the role's, others what is left. Measured ones that are doubtful
+    have none; what others published stays as it is."""
     found: list[Style] = []
     for each in series:
         style = ROLES[each.role]
@@ -83,7 +83,10 @@ def styles_of(series: Sequence[Series], *, doubtful: bool = False) -> list[Style
         if each.cut:
             style = replace(style, hatched=True, filled=False)
         found.append(style)
-    return [replace(style, colour=DOUBTFUL) for style in found] if doubtful else found
+    return [
+        replace(style, colour=DOUBTFUL) if doubtful and each.role == "measured" else style
+        for each, style in zip(series, found, strict=True)
+    ]
 
 
 def doubt_of(figure: Figure) -> Verdict | None:

@@ -79,7 +79,7 @@ def _bars(
             x2=alt.datum(0),
             fill=_layers.if_doubtful(doubtful, alt.Fill("series:N", scale=scale, legend=legend)),
             stroke=_layers.if_doubtful(DOUBTFUL, alt.Stroke("series:N", scale=strokes, legend=legend)),
-            description="said:N",
+            description=alt.Description("said:N"),
             **place,
         )
     ]
@@ -102,6 +102,8 @@ def _dots(
 
 def _values(rows: Sequence[ChartRow], place: dict[str, Any], *, log: bool) -> list[alt.Chart]:
     """The number behind each bar, with the verdict where it is doubtful."""
+    import altair as alt
+
     shown = [
         {
             **row,
@@ -111,7 +113,7 @@ def _values(rows: Sequence[ChartRow], place: dict[str, Any], *, log: bool) -> li
         for row in rows
     ]
     text = _layers.data(shown).mark_text(align="left", dx=8 if log else 6, fontSize=11, color=INK, aria=False)
-    return [text.encode(x="end:Q", text="text:N", **place)]
+    return [text.encode(x=alt.X("end:Q"), text=alt.Text("text:N"), **place)]
 
 
 def _more(count: int, height: float) -> list[alt.Chart]:
@@ -121,4 +123,8 @@ def _more(count: int, height: float) -> list[alt.Chart]:
         return []
     text = f"and {count - MOST_ROWS:,} more that are not drawn"
     drawn = _layers.data([{"text": text}]).mark_text(align="right", baseline="bottom", fontSize=11, color=INK)
-    return [drawn.encode(x=alt.value(WIDTH), y=alt.value(height - 4), text="text:N", description="text:N")]
+    return [
+        drawn.encode(
+            x=alt.value(WIDTH), y=alt.value(height - 4), text=alt.Text("text:N"), description=alt.Description("text:N")
+        )
+    ]

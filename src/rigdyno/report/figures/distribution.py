@@ -26,12 +26,12 @@ def chart(figure: Figure) -> alt.LayerChart:
     legend = _layers.legend_or_none(panel.series, symbolType="square")
     bars = _layers.data(rows).mark_bar(strokeWidth=0.8).encode(
         x=alt.X("x:Q", axis=alt.Axis(title=x.title(figure.x)), scale=alt.Scale(zero=False, nice=True)),
-        x2="x_end:Q",
+        x2=alt.X2("x_end:Q"),
         y=alt.Y("y:Q", axis=alt.Axis(title=unit.title(panel.y)), scale=alt.Scale(zero=True)),
         y2=alt.datum(0),
         fill=alt.Fill("series:N", scale=fills, legend=legend),
         stroke=alt.Stroke("series:N", scale=strokes, legend=legend),
-        description="said:N",
+        description=alt.Description("said:N"),
     )  # fmt: skip
     layers = [
         bars,

@@ -39,7 +39,7 @@ def chart(figure: Figure) -> alt.LayerChart:
         _layers.lines(rows, panel.series, styles, place, y),
         *_layers.intervals(dots, across=False, place={"x": place}),
         _layers.points(dots, panel.series, styles, place, y, size=90),
-        labels.encode(x=place, y=y, text="label:N"),
+        labels.encode(x=place, y=y, text=alt.Text("label:N")),
         *_layers.words_on(figure, dots, place, y, dy=12, dx=9, align="left"),
         *_layers.stamp(figure, WIDTH, HEIGHT),
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rigdyno.report.figures import _layers
 from rigdyno.report.figures._rows import ChartRow, Unit, rows_of, unit_of
-from rigdyno.report.figures._style import BAR, DOUBTFUL, HATCHED, PALETTE, PAPER, WIDTH, colour_name, is_doubtful
+from rigdyno.report.figures._style import BAR, DOUBTFUL, HATCHED, INK, PALETTE, PAPER, WIDTH, colour_name, is_doubtful
 from rigdyno.schema.figure import Figure, Panel
 from rigdyno.units import show_number
 
@@ -30,15 +30,15 @@ def chart(figure: Figure) -> alt.LayerChart:
     x = alt.X("start:Q", axis=alt.Axis(title=unit.title(panel.y)), scale=alt.Scale(zero=True))
     fills = _layers.scale_of(panel.series, _fills(panel, doubtful=is_doubtful(figure)))
     parts = _layers.data(rows).mark_bar(stroke=PAPER, strokeWidth=1.5, height={"band": 0.78}).encode(
-        x=x, x2="end:Q", y=y, fill=alt.Fill("series:N", scale=fills, legend=alt.Legend(symbolType="square")),
-        description="said:N",
+        x=x, x2=alt.X2("end:Q"), y=y, fill=alt.Fill("series:N", scale=fills, legend=alt.Legend(symbolType="square")),
+        description=alt.Description("said:N"),
     )  # fmt: skip
     inside = _layers.data(_with_room(rows, most)).mark_text(color=PAPER, fontSize=11, fontWeight=600, aria=False)
-    ends = _layers.data(_sums(rows)).mark_text(align="left", dx=6, fontSize=11, aria=False)
+    ends = _layers.data(_sums(rows)).mark_text(align="left", dx=6, fontSize=11, color=INK, aria=False)
     layers = [
         parts,
-        inside.encode(x=alt.X("middle:Q"), y=y, text="series:N"),
-        ends.encode(x="end:Q", y=y, text="text:N"),
+        inside.encode(x=alt.X("middle:Q"), y=y, text=alt.Text("series:N")),
+        ends.encode(x=alt.X("end:Q"), y=y, text=alt.Text("text:N")),
         *_layers.stamp(figure, WIDTH, height),
     ]
     return alt.layer(*layers).properties(width=WIDTH, height=height)

@@ -26,9 +26,7 @@ def chart(figure: Figure) -> alt.VConcatChart:
         _panel(figure, panel, x, height, first=number == 0, last=number == last)
         for number, panel in enumerate(figure.panels)
     ]
-    return alt.vconcat(*drawn, spacing=14).resolve_scale(
-        color="independent", strokeDash="independent", strokeWidth="independent"
-    )
+    return alt.vconcat(*drawn, spacing=14).resolve_scale(color="independent", strokeDash="independent")
 
 
 def _panel(figure: Figure, panel: Panel, x: Unit, height: int, *, first: bool, last: bool) -> alt.LayerChart:
