@@ -375,6 +375,7 @@ class SuiteRequest:
     nodes: int = 1
     threads: int | None = None  # of each process
     arrangement: str | None = None  # of what runs on several devices; None: the suite's own
+    cheap: bool = False  # several suites share the time: of searches and of peers that take long, the short form only
 
 
 @dataclass(frozen=True)
@@ -388,6 +389,8 @@ class Wanted:
 
 class Suite(Protocol):
     """Which cells, and what to make of them."""
+
+    excerpt: ClassVar[bool]  # of other suites: `run all` runs those, and not this. Without it: no excerpt
 
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]: ...
 

@@ -127,13 +127,15 @@ class Room:
         if not short or self.request.budget_seconds is None:
             return None
         names = ", ".join(dict.fromkeys(_name(cell.spec) for cell in short))
+        foreseen = f"too short for a verdict, these will be SUSPECT: {names}"
+        if self.request.cheap:  # the budget is one for several suites
+            return foreseen
         seconds = self.request.budget_seconds
         while seconds < MOST_BUDGET_SECONDS:
             seconds = BUDGET_STEP_SECONDS * math.ceil(1.05 * seconds / BUDGET_STEP_SECONDS)
             if not _too_short(self.laid_out(seconds, noisy=noisy)[0]):
                 break
-        settled = f"--budget {seconds:.0f}s would settle them"
-        return f"too short for a verdict, these will be SUSPECT: {names}; {settled}"
+        return f"{foreseen}; --budget {seconds:.0f}s would settle them"
 
 
 def _runs(cell: Cell) -> bool:
@@ -199,6 +201,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             nodes=request.nodes,
             threads=request.threads,
             arrangement=request.arrangement,
+            cheap=request.cheap,
         )
     )
     if request.arrangement not in (None, *(cell.spec.arrangement for cell in wanted)):
