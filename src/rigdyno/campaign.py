@@ -14,7 +14,7 @@ from rigdyno.clock import Clock, SystemClock, utc_now
 from rigdyno.contracts import Observer
 from rigdyno.errors import DamagedRun, Interrupted, NewerStore, RigdynoError, StoreError, UsageError
 from rigdyno.plan.budget import LEAST_SECONDS
-from rigdyno.plan.campaign import ALL, CampaignPlan, plan_campaign
+from rigdyno.plan.campaign import ALL, CampaignPlan, plan_campaign, require_for_all
 from rigdyno.plan.expand import expand
 from rigdyno.plan.load import Request, placed
 from rigdyno.plan.preflight import look
@@ -90,6 +90,8 @@ class Prepared:
 
 
 def prepare(request: Request) -> Prepared:
+    with placed(request.places):
+        require_for_all(request)  # before a look at the machine, which takes seconds
     rig, environment = api.look_at_rig(), describe_environment()
     resources = look(rig.system)
     with placed(request.places):

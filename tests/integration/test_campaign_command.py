@@ -9,10 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from driving import cell_folders, ended, here, none_left, rigdyno, started, steps_began, until
 from rigdyno.campaign import load
+from rigdyno.schema.participant import laid_out
 from rigdyno.schema.record import Completed
+from rigdyno.schema.spec import Budget, Cell, RunSpec
 from rigdyno.store.campaign import stored_folders
 from scripted_campaign import a_plan, begun, conduct
 from support import a_stored_run
@@ -83,7 +86,7 @@ def test_it_is_planned_killed_resumed_and_shown(site, tmp_path):
     assert resumed.returncode == 0, resumed.stderr
     assert [line.partition("]")[0] for line in resumed.stderr.splitlines()] == ["[early 2/2", "[late 1/1"]
     assert "Every suite in a line" in resumed.stdout
-    assert f"rigdyno share {folder.path}" in resumed.stdout.replace("\n", "")
+    assert f"rigdynoshare{folder.path}" in "".join(resumed.stdout.split())
     assert "<title" in (tmp_path / "page.html").read_text(encoding="utf-8")
     outcomes = [record.outcome for run in load(folder.path).runs.values() for record in run.records]
     assert all(isinstance(outcome, Completed) for outcome in outcomes)
@@ -113,6 +116,7 @@ class TestWithStoredCampaigns:
         titles = [view["title"] for view in json.loads(here("report", "--format", "json", cwd=tmp_path).stdout)]
         assert titles[0] == "All suites"
         assert len(titles) == 3
+        assert "6.1" in here("report", "--column", "kernel", cwd=tmp_path).stdout
         header, *lines = here("report", "--format", "csv", cwd=tmp_path).stdout.splitlines()
         assert header.startswith("run,table,row")
         assert lines
@@ -154,6 +158,18 @@ class TestWithStoredCampaigns:
         done = here("compare", campaign.folder.name, str(a_stored_run(tmp_path / "runs")), cwd=tmp_path)
         assert done.returncode == 2
         assert "have no suite in common" in done.stderr
+
+    def test_resumed_a_suite_that_can_no_longer_run_does_not_take_the_others_along(self, tmp_path):
+        gone = RunSpec(workload="no_longer_there", budget=Budget(seconds=1.0))
+        cells = (Cell(name="01-gone", spec=gone, seconds=2.0, participants=laid_out(1, 1, "cpu")),)
+        campaign = begun(tmp_path / "runs", a_plan("device"), a_plan("scaling", cells=1))
+        conduct(campaign)
+        run = campaign.runs["scaling"]
+        run.folder.write_head(replace(run.head, plan=replace(run.head.plan, cells=cells)))
+        done = here("run", "--resume", str(campaign.folder.path), cwd=tmp_path)
+        assert done.returncode == 1
+        assert "scaling: no workload named 'no_longer_there'" in " ".join(done.stdout.split())
+        assert "device " in done.stdout
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
     def test_share_writes_a_picture(self, campaign, tmp_path, theme):

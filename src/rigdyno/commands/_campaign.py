@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
 
-from rigdyno.commands._shared import exit_code, rendered, view_text
+from rigdyno.commands._shared import exit_code, joined, rendered, view_text
 from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED
 from rigdyno.plan.load import Request
 from rigdyno.report.campaign import campaign_lines
 from rigdyno.report.page import page_of
 from rigdyno.report.progress import observer_for
-from rigdyno.schema.view import View
 
 if TYPE_CHECKING:
     from rigdyno.campaign import Campaign, Prepared
@@ -54,8 +52,10 @@ def conducted(found: Campaign, ending: Ending) -> int:
 
     Conductor(found, lambda stage: observer_for(quiet=ending.quiet, stage=stage)).conduct()
     views = found.views()
-    text = views_text(views) if ending.as_json else view_text(views[0], as_json=False, quiet=ending.quiet)
-    click.echo(text, nl=False)
+    if ending.as_json:
+        click.echo(joined([rendered(view, "json") for view in views], "json"), nl=False)
+    else:
+        click.echo(view_text(views[0], as_json=False, quiet=ending.quiet), nl=False)
     write_page_of(found.folder.path, ending.html, quiet=ending.as_json or ending.quiet)
     return campaign_exit_code(found)
 
@@ -69,11 +69,6 @@ def write_page_of(path: Path, html: str | None, *, quiet: bool) -> None:
     said = write_page(page_text([material_at(path)]), Path(html))
     if not quiet:
         click.echo(said)
-
-
-def views_text(views: Sequence[View]) -> str:
-    """One JSON document, as `rigdyno report` has it of several runs."""
-    return "[" + ",\n".join(rendered(view, "json").rstrip() for view in views) + "]\n"
 
 
 def campaign_exit_code(found: Campaign) -> int:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rigdyno.analyse.answers import MARGIN
 from rigdyno.commands._comparing import compared, described
 from rigdyno.report.comparison import comparison_view
-from rigdyno.report.view import with_columns
+from rigdyno.report.view import all_with_columns
 from rigdyno.schema.view import View
 from rigdyno.store.campaign import is_campaign
 from rigdyno.store.files import disk_errors
@@ -22,7 +22,6 @@ from rigdyno.units import show_bytes
 
 if TYPE_CHECKING:
     from rigdyno.api import Run
-    from rigdyno.report.formats._html.answer import Chapter
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,10 @@ def page_text(material: Sequence[Material], columns: Sequence[str] = ()) -> str:
     from rigdyno.report.formats._html.whole import page_of_chapters
 
     runs = [run for each in material for run in each.runs]
-    chapters = [_chapter(run, columns) for run in runs]
+    views = all_with_columns([run.view() for run in runs], columns)
+    chapters = [Chapter(v, r.dossier(), r.figures()[len(v.figures) :]) for v, r in zip(views, runs, strict=True)]
     comparisons = [Chapter(view) for view in _comparisons(runs)] if len(material) > 1 else []
     return page_of_chapters(chapters, comparisons, material[0].card if len(material) == 1 else None)
-
-
-def _chapter(run: Run, columns: Sequence[str]) -> Chapter:
-    from rigdyno.report.formats._html.answer import Chapter
-
-    view = run.view()
-    return Chapter(with_columns(view, columns), run.dossier(), run.figures()[len(view.figures) :])
 
 
 def _comparisons(runs: Sequence[Run]) -> Iterator[View]:

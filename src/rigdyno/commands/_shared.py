@@ -59,6 +59,16 @@ def rendered(view: View, form: str) -> str:
     return text
 
 
+def joined(texts: list[str], form: str) -> str:
+    """Several reports as one document of that format."""
+    if form == "json" and len(texts) != 1:
+        return "[" + ",\n".join(text.rstrip() for text in texts) + "]\n"
+    if form == "csv":
+        header = texts[0].partition("\n")[0] + "\n" if texts else ""
+        return header + "".join(text.partition("\n")[2] for text in texts)
+    return "\n".join(texts)
+
+
 def outcome_text(finished: Run, *, as_json: bool, quiet: bool) -> str:
     """What a run or a duel prints when it is over."""
     return view_text(finished.view(), as_json=as_json, quiet=quiet)

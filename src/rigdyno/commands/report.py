@@ -10,9 +10,9 @@ import click
 
 from rigdyno import catalogue
 from rigdyno.commands._page import material_at, not_drawn, open_page, page_text, write_page
-from rigdyno.commands._shared import newest_or, out_option, rendered, views_at
+from rigdyno.commands._shared import joined, newest_or, out_option, rendered, views_at
 from rigdyno.errors import EXIT_DONE, RigdynoError, UsageError
-from rigdyno.report.view import with_columns
+from rigdyno.report.view import all_with_columns
 from rigdyno.store.files import disk_errors
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ def _page_text(paths: list[Path], columns: Sequence[str]) -> str:
 
 def _texts(paths: list[Path], form: str, columns: Sequence[str]) -> str:
     views = [view for views in _readable(paths, views_at) for view in views]
-    return _joined([rendered(with_columns(view, columns), form) for view in views], form)
+    return joined([rendered(view, form) for view in all_with_columns(views, columns)], form)
 
 
 def _readable(paths: list[Path], read: Callable[[Path], T]) -> list[T]:
@@ -124,12 +124,3 @@ def _readable(paths: list[Path], read: Callable[[Path], T]) -> list[T]:
         except RigdynoError as error:
             click.echo(f"rigdyno: warning: skipped: {error}", err=True)
     return found
-
-
-def _joined(texts: list[str], form: str) -> str:
-    if form == "json" and len(texts) != 1:
-        return "[" + ",\n".join(text.rstrip() for text in texts) + "]\n"
-    if form == "csv":
-        header = texts[0].partition("\n")[0] + "\n" if texts else ""
-        return header + "".join(text.partition("\n")[2] for text in texts)
-    return "\n".join(texts)

@@ -11,7 +11,7 @@ import msgspec
 
 from rigdyno.commands._campaign import Ending, conducted, run_all, write_page_of
 from rigdyno.commands._shared import exit_code, flags_of, out_option, outcome_text, root_of
-from rigdyno.errors import EXIT_DONE, DamagedRun, UsageError
+from rigdyno.errors import EXIT_DONE, DamagedRun, RigdynoError, UsageError
 from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_inference, is_own_loop, workload_of
 from rigdyno.plan.campaign import ALL
@@ -126,8 +126,12 @@ def _resumed_campaign(path: Path, ending: Ending, *, dry_run: bool) -> int:
     found = campaign.load(path)
     if dry_run:
         raise UsageError(f"--dry-run shows a new plan; `rigdyno report {path}` shows what is left of this one")
-    for run in found.runs.values():
-        _require_resumable(run.folder, run.head)
+    for suite, run in list(found.runs.items()):
+        try:
+            _require_resumable(run.folder, run.head)
+        except RigdynoError as error:  # the others can go on
+            found.troubles[suite] = str(error)
+            del found.runs[suite]
     return conducted(found, ending)
 
 

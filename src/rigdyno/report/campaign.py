@@ -87,6 +87,10 @@ def _warnings(reports: Sequence[SuiteReport], saved_in: str, *, running: bool) -
         yield "it is still running" if running else f"go on with: rigdyno run --resume {saved_in}"
 
 
+def is_card(view: View) -> bool:
+    return bool(view.tables) and view.tables[0].title == CARD_TITLE
+
+
 def suite_rows(suite: str, view: View | None, trouble: str | None = None) -> list[Row]:
     """The suite's headline, and below it the published figures that are nearest."""
     headline = view.headline if view is not None else None

@@ -20,6 +20,7 @@ from rigdyno.schema.record import Completed, Failed, RunRecord, Skipped
 from rigdyno.schema.spec import Cell, Plan
 from rigdyno.units import rate_unit, show_seconds
 
+NAME_WIDTH = 26  # of a cell beside the bar, so that all fits into 80 columns
 LINE_SECONDS = 60.0  # between two lines of a long cell in a pipe
 
 
@@ -176,7 +177,8 @@ class Bar(_Counting):
     def started(self, cell: Cell) -> None:
         super().started(cell)
         if self._cell is not None:
-            name = "" if cell.pair is not None else f" {_shortened(cell.name)}"
+            room = NAME_WIDTH - (len(self._stage.name) + 1 if self._stage.name else 0)
+            name = "" if cell.pair is not None else f" {_shortened(cell.name, max(8, room))}"
             self._draw("starting", self._seconds_before(), f"{self._position()}{name}")
 
     def progress(self, progress: Progress) -> None:
@@ -198,9 +200,9 @@ class Bar(_Counting):
         self._bar.refresh()
 
 
-def _shortened(name: str) -> str:
+def _shortened(name: str, room: int) -> str:
     plain = name.partition("-")[2] or name
-    return plain if len(plain) <= 26 else plain[:25] + "…"
+    return plain if len(plain) <= room else plain[: room - 1] + "…"
 
 
 def live_rate(progress: Progress) -> str:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal, NamedTuple
 
-from rigdyno.report.campaign import CARD_TITLE, suite_rows
+from msgspec.structs import replace
+
+from rigdyno.report.campaign import is_card, suite_rows
+from rigdyno.report.comparison import headline_of
 from rigdyno.report.fitting import fitted, printable, width_of, wrapped
 from rigdyno.report.format_entry import entry_text
 from rigdyno.schema.estimate import Estimate, Missing
@@ -55,10 +58,13 @@ class Line(NamedTuple):
 def lines_of(views: Sequence[View]) -> list[Line]:
     """Of a campaign, its card's; of a run, its headline and the first of its other rows."""
     first = views[0]
-    campaign = next((table for table in first.tables if table.title == CARD_TITLE), None)
-    if campaign is None:
-        return [*_gathered(suite_rows("", first)), *_other_rows(first)][:MOST_ROWS]
-    return _gathered(campaign.rows)
+    if is_card(first):
+        return _gathered(first.tables[0].rows)
+    headline = headline_of(first)
+    if headline is not None and first.comparisons:  # what it means is said in words
+        headline = replace(headline, place=headline.place or " ".join(first.closing[:1]))
+    first = replace(first, headline=headline)
+    return [*_gathered(suite_rows("", first)), *_other_rows(first)][:MOST_ROWS]
 
 
 def _gathered(rows: Sequence[Row]) -> list[Line]:
@@ -124,16 +130,19 @@ def _line(line: Line, top: float, height: float, colours: Colours) -> Iterator[s
     middle, status, compact = top + height / 2, line.row.status or "", height < COMPACT
     what, place = (entry_text(line.row.entries.get(key)) for key in ("what", "place"))
     yield _rule(top, colours)
-    yield _name(line.name or what, middle + (-4 if line.name else 8), colours, compact=compact)
+    yield from _name(line.name or what, middle + (-4 if line.name else 8), colours, rows=1 if line.name else 2)
     yield _text(MARGIN, middle + 22, fitted(what if line.name else "", 320, 17), 17, colours.muted)
     yield from _figure(line.row.entries.get("figure"), status, middle, colours, compact=compact)
     yield from _badge(status, middle, colours)
     yield from _place(place, _published_words(line.published, compact=compact), middle, colours, compact=compact)
 
 
-def _name(name: str, y: float, colours: Colours, *, compact: bool) -> str:
-    size = 24 if compact or width_of(name, 28, bold=True) > 320 else 28
-    return _text(MARGIN, y, fitted(name, 320, size, bold=True), size, colours.text, bold=True)
+def _name(name: str, y: float, colours: Colours, *, rows: int) -> Iterator[str]:
+    size = 24 if width_of(name, 28, bold=True) > 320 else 28
+    shown = [fitted(name, 320, size, bold=True)] if rows == 1 else wrapped(name, 300, size, rows)
+    for number, words in enumerate(shown):
+        at = y + (number - (len(shown) - 1) / 2) * (size + 4)
+        yield _text(MARGIN, at, words, size, colours.text, bold=True)
 
 
 def _published_words(rows: Sequence[Row], *, compact: bool) -> list[str]:

@@ -54,14 +54,21 @@ def rig_line(machines: Sequence[System]) -> str:
 
 def with_columns(view: View, names: Sequence[str]) -> View:
     """The tables with extra columns: a framework's version, a driver, a kernel."""
-    known = {name for table in view.tables for row in table.rows for name in row.facts}
+    return all_with_columns([view], names)[0]
+
+
+def all_with_columns(views: Sequence[View], names: Sequence[str]) -> list[View]:
+    """One of them must know each. A table that knows nothing of the kind, such as a card, stays as it is."""
+    known = {name for view in views for table in view.tables for row in table.rows for name in row.facts}
     for name in names:
         if name not in known:
             raise UnknownName("column", name, known)
-    return replace(view, tables=tuple(_widened(table, names) for table in view.tables))
+    return [replace(view, tables=tuple(_widened(table, names) for table in view.tables)) for view in views]
 
 
 def _widened(table: Table, names: Sequence[str]) -> Table:
+    if not any(row.facts for row in table.rows):
+        return table
     columns = (*table.columns, *(Column(key=name, title=name, numeric=False, identifies=True) for name in names))
     rows = (
         replace(row, entries={**row.entries, **{name: entry_of(row.facts.get(name, "")) for name in names}})

@@ -53,4 +53,4 @@ def located(root: Path, name: str) -> Path:
     if given.exists() or below.exists():
         return given if given.exists() else below
     inside = (path / name for path in folders_with(root, CAMPAIGN))
-    return next((path for path in inside if path.is_dir()), given if given.is_absolute() else below)
+    return next((path for path in inside if path.is_dir()), given if len(given.parts) > 1 else below)

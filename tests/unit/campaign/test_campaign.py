@@ -245,6 +245,7 @@ class TestTheStore:
         assert located(root, run.name) == run
         assert located(root, campaign.folder.name) == campaign.folder.path
         assert located(root, "nothing") == root / "nothing"
+        assert located(root, "runs/nothing") == Path("runs/nothing")
         assert located(root, str(single)) == single
 
     def test_the_index_has_its_cells(self, campaign):

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from numbers_in_views import complaints
+from rigdyno.contracts import Progress
 from rigdyno.plan.campaign import CampaignPlan
 from rigdyno.report.campaign import SuiteReport, campaign_lines, card_view
 from rigdyno.report.fitting import fitted, printable, width_of, wrapped
 from rigdyno.report.page import Page
+from rigdyno.report.progress import Bar, Stage
 from rigdyno.report.share import MOST_LINES, MOST_ROWS, card_svg, lines_of
 from rigdyno.report.view import first_figure
 from rigdyno.schema.campaign import CampaignHead, LeftOut, SuiteRun
+from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.metric import THROUGHPUT
 from rigdyno.schema.view import (
@@ -119,6 +126,33 @@ class TestThePlan:
         assert "disk: about" in everything[-1]
 
 
+class TestTheBar:
+    def test_the_bar_of_a_campaign_fits_into_80_columns_and_counts_all_suites(self):
+        """Of the second suite, when half of its first cell is done: 20 of 32 s."""
+        screen = Screen()
+        plan = a_plan("scaling")
+        long = replace(plan.cells[0], name="01-a_very_long_name_of_a_workload_with_options")
+        bar = Bar(screen, Stage("scaling", before=16.0, behind=0.0))
+        bar.planned(replace(plan, cells=(long, plan.cells[1])), Path("x"))
+        bar.started(long)
+        bar.progress(Progress(long, 4.0, 0.5, rate=123.4e9, unit="flop"))
+        bar.over()
+        assert "62 %" in screen.getvalue()
+        assert "12 s left" in screen.getvalue()
+        lines = [plain(line) for line in screen.getvalue().replace("\r", "\n").splitlines()]
+        assert any("scaling 1/2" in line for line in lines)
+        assert max(map(len, lines)) <= 80
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def plain(line):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
+
+
 class TestThePicture:
     def test_it_has_the_exact_size_and_says_what_the_table_says(self):
         headline = a_headline("SUSPECT", place="number 2 of 2", neighbours=(APPLE,))
@@ -170,6 +204,16 @@ class TestThePicture:
         assert len(lines) == MOST_ROWS
         assert lines[0].row.entries["figure"] == RATE
         assert [line.row.entries["what"].text for line in lines[1:]] == ["row 2", "row 3", "row 4"]
+
+    def test_a_duel_shows_its_ratio_and_says_what_it_means(self):
+        ratio = Estimate(value=1.85, low=1.77, high=1.94, confidence=0.95, n=9, unit="x", method="made up")
+        compared = Comparison(
+            what="add", metric=THROUGHPUT, baseline="old", candidate="new", ratio=ratio, margin=0.01, answer="faster",
+            sentence="B is 1.85 times as fast",
+        )  # fmt: skip
+        _, texts = drawn([View(title="Duel", comparisons=(compared,), closing=("B is 1.85 times as fast.",))])
+        assert {"1.85 x", "[1.77, 1.94]", "B is 1.85 times as fast."} <= set(texts)
+        assert "it gave no figure" not in texts
 
     def test_a_run_without_a_figure_has_a_picture(self):
         _, texts = drawn([View(title="nothing")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import struct
+import tracemalloc
 from contextlib import closing
 
 import numpy as np
@@ -299,3 +300,28 @@ def test_the_arms_of_a_duel_have_processes_of_their_own(a_run, tmp_path):
     document = json.loads((tmp_path / "duel.json").read_text())
     names = [e["args"]["name"] for e in of(document, "M") if e["name"] == "process_name"]
     assert {"rank0 (node 0, rank), arm A", "rank0 (node 0, rank), arm B"} <= set(names)
+
+
+@pytest.mark.parametrize("module", [perfetto, sqlite])
+def test_memory_stays_with_the_rows_and_not_with_what_is_written(tmp_path, module):
+    """An event as Python has it takes about a thousand bytes, a stored row 32."""
+    peaks = {}
+    for count in (20_000, 80_000):
+        folder = RunFolder.create(tmp_path / "runs", "test", NOW)
+        cell = Cell(name="01-a", spec=SPEC, participants=laid_out(1, 1, "cpu"))
+        folder.write_head(a_head([cell]))
+        rows = np.zeros(count, np.dtype(list(STEP_FIELDS)))
+        rows["start_ns"], rows["end_ns"] = np.arange(count) * MS + MS, np.arange(count) * MS + 2 * MS
+        rows["items"] = rows["steps"] = 1
+        file = RowFile(
+            rows_path(folder.fresh_cell_folder(cell)), Header(fields=STEP_FIELDS, kinds=("step",), participant=a_rank())
+        )
+        file.append(rows.tobytes())
+        file.close()
+        folder.write_record(a_record(RunSpec(workload="tensor_add"), run=folder.name, cell="01-a"), cell)
+        material = Converted(folder.name, folder.head(), folder.cells([]), ())
+        tracemalloc.start()
+        module.write([material], tmp_path / "out")
+        peaks[count] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert (peaks[80_000] - peaks[20_000]) / 60_000 < 400

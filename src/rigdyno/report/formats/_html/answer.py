@@ -6,13 +6,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rigdyno.analyse.answers import MANIFOLD
-from rigdyno.report.comparison import change
+from rigdyno.report.comparison import headline_of
 from rigdyno.report.format_entry import entry_text
 from rigdyno.report.formats._html.markup import Markup, tag
 from rigdyno.report.formats._html.tables import badge, table_block
 from rigdyno.schema.dossier import Dossier
-from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.figure import Figure
 from rigdyno.schema.view import Headline, View
 
@@ -84,16 +82,6 @@ def _lead(found: Headline) -> Markup:
         badge(found.status) if found.status else None,
         class_="lead",
     )
-
-
-def headline_of(view: View) -> Headline | None:
-    """Of a comparison its ratio, as a change where it is small."""
-    if len(view.comparisons) != 1:
-        return view.headline
-    compared = view.comparisons[0]
-    near = isinstance(compared.ratio, Estimate) and 1 / MANIFOLD < compared.ratio.value < MANIFOLD
-    figure = change(compared.ratio) if near else compared.ratio
-    return Headline(what=f"{compared.candidate} against {compared.baseline}: {compared.answer}", figure=figure)
 
 
 def _verdict(view: View, why: str) -> Markup | None:
