@@ -9,6 +9,8 @@ from reading_pages import read
 from stored_runs import stored_run
 from support import a_stored_run
 
+pytestmark = pytest.mark.usefixtures("without_drawing")
+
 
 @pytest.fixture
 def run(tmp_path):

@@ -10,29 +10,21 @@ import pytest
 from chromium import Chromium
 
 from driving import here
-from figures_of_every_kind import (
-    bars,
-    changes,
-    curve,
-    distribution,
-    fan,
-    leaderboard,
-    roofline,
-    stack,
-    timeline,
-)
+from figures_of_every_kind import EVERY
 from hostile_run import hostile_run
 from rigdyno.report.formats.html import render
 from rigdyno.report.page import Page
-from rigdyno.schema.figure import with_distinct_keys
+from rigdyno.schema.campaign import CampaignHead, LeftOut, SuiteRun
 from rigdyno.schema.view import View
+from rigdyno.store.campaign import CampaignFolder
 from stored_duels import stored_duel, stored_suite
 from stored_runs import stored_run
+from support import NOW
 
 AXE = Path(os.environ.get("RIGDYNO_AXE", Path(__file__).parents[2] / ".venv/axe/node_modules/axe-core/axe.min.js"))
 OLD_RUNS = Path(__file__).parents[1] / "schema_1"
 WIDTHS = (360, 1440)
-NAMES = ("suite", "scaling", "duel", "two", "hostile", "failed")
+NAMES = ("suite", "scaling", "duel", "two", "hostile", "failed", "campaign")
 
 # Words that stick out of the window, or of a box that hides what sticks out.
 CUT = """
@@ -78,11 +70,25 @@ def pages(tmp_path_factory):
         "two": [stored_run(root, "old", [20.0, 20.1, 19.9]), stored_run(root, "new", [25.0, 25.1, 24.9])],
         "hostile": [hostile_run(root)],
         "failed": [OLD_RUNS / "broken_step.20261116-202425"],
+        "campaign": [stored_campaign(root)],
     }
     for name, paths in runs.items():
         answer = here("report", *map(str, paths), "--html", f"{name}.html", cwd=root)
         assert answer.returncode == 0, answer.stderr
     return {name: root / f"{name}.html" for name in runs}
+
+
+def stored_campaign(root):
+    """Of one suite that ran, and one that can't."""
+    folder = CampaignFolder.create(root, "all", NOW)
+    run = stored_suite(folder.path, [1.001, 0.999, 1.0, 1.002])
+    left_out = LeftOut(suite="privacy", reason="opacus is not installed; try pip install 'rigdyno[peers]'")
+    head = CampaignHead(
+        rigdyno_version="0.1.0", created_at="2026-01-02T03:04:05+00:00", label="my box", rig="Test CPU, 2 cores",
+        budget_seconds=900.0, runs=(SuiteRun(suite="device", run=run.name, seconds=60.0),), left_out=(left_out,),
+    )  # fmt: skip
+    folder.write_head(head)
+    return folder.path
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -253,22 +259,8 @@ OUTSIDE = r"""
 @pytest.fixture(scope="module")
 def every_kind(tmp_path_factory):
     """A page with a figure of every kind."""
-    figures = with_distinct_keys(
-        (
-            bars(),
-            bars(log=True),
-            changes(),
-            curve(),
-            timeline(),
-            stack(),
-            distribution(),
-            roofline(),
-            fan(),
-            leaderboard(),
-        )
-    )
     file = tmp_path_factory.mktemp("figures") / "figures.html"
-    file.write_text(render(View(title="Every kind", figures=figures), Page()), encoding="utf-8")
+    file.write_text(render(View(title="Every kind", figures=tuple(EVERY.values())), Page()), encoding="utf-8")
     return file
 
 

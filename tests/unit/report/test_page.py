@@ -22,6 +22,7 @@ from stored_runs import ADDING, stored_run
 from support import a_stored_run
 
 SCRIPT_BYTES = 20_000
+pytestmark = pytest.mark.usefixtures("without_drawing")  # test_page_figures.py looks at drawings
 
 
 def page_of(*paths):
@@ -97,6 +98,7 @@ def test_no_word_of_a_run_folder_is_markup(tmp_path, suite):
         *("html", "head", "meta", "title", "style", "script", "body", "a", "main", "article", "header", "footer", "h1"),
         *("h2", "p", "div", "span", "strong", "b", "ul", "li", "section", "aside", "details", "summary", "code", "pre"),
         *("table", "caption", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd"),
+        *("figure", "figcaption", "svg"),
     }
     for element in page.all():
         assert element.name in known
