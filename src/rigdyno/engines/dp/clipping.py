@@ -11,40 +11,19 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from rigdyno.engines.dp.bounds import Bound
 from rigdyno.engines.dp.contributions import Contribution
 from rigdyno.engines.dp.errors import NotFinite, Unprotected
 from rigdyno.engines.dp.gradients import Gradients
 from rigdyno.engines.dp.norms import KernelNorms, Norms, TorchNorms
-from rigdyno.engines.dp.passes import NO_TASK, Pass, current_task
+from rigdyno.engines.dp.passes import NO_TASK, Pass, Uses, current_task
 from rigdyno.engines.dp.tray import Claim, Tray
-
-# A float32 sum over a batch is rounded, and a neighbouring batch is rounded otherwise: so much is left free below C.
-MARGIN = 1e-5
-MARGIN_A_SAMPLE = 2.0**-22
-
-Reduction = Literal["mean", "sum"]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """No sample's gradient is longer than the norm after clipping; no norm: plain training by the same kernels."""
-
-    norm: float | None
-    reduction: Reduction = "mean"
-
-    def weights(self, squared: Tensor, together: int) -> Tensor:
-        """By which each sample's gradient, as backward found it, enters the sum of so many; in float64."""
-        assert self.norm is not None
-        scale = len(squared) if self.reduction == "mean" else 1
-        allowed = self.norm * (1.0 - MARGIN - MARGIN_A_SAMPLE * together)
-        return (allowed / (squared.sqrt() * scale)).clamp_(max=1.0) * scale
 
 
 class _Here(threading.local):
@@ -69,6 +48,7 @@ class Clipping:
         trained = [parameter for _, parameter in named]
         self._named = list(named)
         self.bound, self.kernels = bound, kernels
+        bound.prepare(named)
         self.private = bound.norm is not None
         self.gradients = Gradients(named, hidden=self.private)
         # Gives layers a backward pass though neither their input nor their parameters ask autograd for one.
@@ -172,17 +152,17 @@ class Clipping:
         passing.drop()
         self._refuse_stray()
         together = [use.together(self.norms) for use in uses]
-        weights = self._weights([squared for _, squared in together], passing.samples)
+        weights = self._weights(uses, [squared for _, squared in together], passing.samples)
         if self._tray is not None:
             self._tray.accept(passing.samples, passing.claim)
         self._summed += passing.samples
         self.changes += 1
-        for use, (contribution, _) in zip(uses, together, strict=True):
-            self.gradients.add(use.parameter, contribution, weights)
+        for use, (contribution, _), own in zip(uses, together, weights, strict=True):
+            self.gradients.add(use.parameter, contribution, own)
 
-    def _weights(self, squared: list[Tensor], samples: int) -> Tensor:
+    def _weights(self, uses: list[Uses], squared: list[Tensor], samples: int) -> list[Tensor]:
         if not squared:
-            return self.gradients.flat.new_ones(samples)
+            return []
         total = torch.stack(squared).sum(dim=0)
         finite = torch.isfinite(total)
         if not bool(finite.all()):
@@ -191,8 +171,11 @@ class Clipping:
                 f"{count} of {len(total)} samples have a gradient that is not finite, so no bound holds for them: "
                 "look for NaN in the data, or lower the learning rate"
             )
-        found = self.bound.weights(total, (self._summed + samples) * self._ranks)
-        return found.to(self.gradients.flat.dtype)
+        parameters, together = [use.parameter for use in uses], (self._summed + samples) * self._ranks
+        found = self.bound.weights(parameters, squared, together)
+        dtype = self.gradients.flat.dtype
+        distinct = {id(weights): weights.to(dtype) for weights in {id(each): each for each in found}.values()}
+        return [distinct[id(weights)] for weights in found]
 
     # Between backward and step
 
@@ -206,6 +189,11 @@ class Clipping:
                 "this batch from the beginning, or with the next one"
             )
 
+    @property
+    def under_way(self) -> bool:
+        """Whether something was summed that no step has released."""
+        return self._summed > 0
+
     def take(self) -> Tensor:
         """The whole sum, flat, for noise; from here on the next one is formed."""
         self._summed = 0
@@ -217,6 +205,7 @@ class Clipping:
             passing.drop()
         self._running = []
         self._summed, self._failed, self._stray = 0, False, None
+        self.bound.forget()
         self.changes += 1
         self.gradients.clear()
         if self._tray is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rigdyno.engines.dp.accounting import Epsilon, Spent, check_count
+from rigdyno.engines.dp.accounting import Accountant, Epsilon, Spent, check_count
 from rigdyno.engines.dp.accounting import epsilon as epsilon_of
 from rigdyno.engines.dp.errors import BadSetting
 from rigdyno.engines.dp.ledger_file import Histories, LedgerFile, as_document, parsed, short
@@ -55,8 +55,8 @@ class Ledger:
         """All histories, one after the other; equal runs next to each other are one."""
         return _merged([run for history in self._histories.values() for run in history])
 
-    def epsilon(self, delta: float) -> Epsilon:
-        return epsilon_of(self.spent, delta)
+    def epsilon(self, delta: float, accountant: Accountant = "pld") -> Epsilon:
+        return epsilon_of(self.spent, delta, accountant)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain figures, for a checkpoint."""

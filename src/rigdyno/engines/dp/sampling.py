@@ -119,7 +119,7 @@ class PoissonLoader(DataLoader[Any]):
         ahead: int = AHEAD,
         **options: Any,
     ) -> None:
-        super().__init__(dataset, batch_sampler=sampler, collate_fn=_CountingCollate(dataset, collate), **options)
+        super().__init__(dataset, batch_sampler=sampler, collate_fn=CountingCollate(dataset, collate), **options)
         self._poisson = sampler
         self.drawn, self.tray = 0, Tray(ahead)
 
@@ -134,7 +134,7 @@ class PoissonLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         for drawn, batch in super().__iter__():
             self.drawn = drawn
-            self.tray.put(Slot(drawn, self.sample_rate, self.expected_batch, _tensors(batch)))
+            self.tray.put(Slot(drawn, self.sample_rate, self.expected_batch, tensors_in(batch)))
             yield batch
 
 
@@ -157,11 +157,11 @@ class GivenBatches:
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches:
             self.drawn = samples_in(batch)
-            self.tray.put(Slot(self.drawn, self.sample_rate, self.expected_batch, _tensors(batch)))
+            self.tray.put(Slot(self.drawn, self.sample_rate, self.expected_batch, tensors_in(batch)))
             yield batch
 
 
-class _CountingCollate:
+class CountingCollate:
     """The count travels with its batch: workers draw ahead, and needn't answer in order."""
 
     def __init__(self, dataset: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
@@ -192,17 +192,20 @@ def private_loader(
 ) -> PoissonLoader:
     """The same loader with Poisson batches. Its batch size is the mean of all ranks' batches together, unless a rate is
     given; an epoch has as many steps as visit every sample once, on average."""
-    samples = _samples_of(loader)
-    _refuse_sampler(loader.sampler, rank, ranks)
+    samples = samples_behind(loader)
+    refuse_sampler(loader.sampler, rank, ranks)
     rate = _rate(loader, samples) if sample_rate is None else sample_rate
     check_sample_rate(rate)
     source = generator if secure or generator is not None else loader.generator
     sampler = PoissonSampler(samples, rate, max(1, round(1 / rate)), source, secure, rank, ranks)
-    options = {name: getattr(loader, name) for name in CARRIED_OVER if hasattr(loader, name)}
-    return PoissonLoader(loader.dataset, sampler, loader.collate_fn, ahead, **options)
+    return PoissonLoader(loader.dataset, sampler, loader.collate_fn, ahead, **carried_over(loader))
 
 
-def _samples_of(loader: DataLoader[Any]) -> int:
+def carried_over(loader: DataLoader[Any]) -> dict[str, Any]:
+    return {name: getattr(loader, name) for name in CARRIED_OVER if hasattr(loader, name)}
+
+
+def samples_behind(loader: DataLoader[Any]) -> int:
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise BadSetting("Poisson sampling draws by index: give a dataset with __getitem__ and __len__, not a stream")
     if loader.batch_size is None:
@@ -213,7 +216,7 @@ def _samples_of(loader: DataLoader[Any]) -> int:
     return samples
 
 
-def _refuse_sampler(sampler: object, rank: int, ranks: int) -> None:
+def refuse_sampler(sampler: object, rank: int, ranks: int) -> None:
     if not isinstance(sampler, PLAIN_SAMPLERS):
         raise BadSetting(
             f"the loader's {type(sampler).__name__} would get lost: choose samples by torch.utils.data.Subset instead"
@@ -238,7 +241,7 @@ def micro_batches(batch: Any, size: int) -> list[Any]:
     check_count("size", size)
     samples = samples_in(batch)
     rows = [range(start, min(start + size, samples)) for start in range(0, max(1, samples), size)]
-    note_pieces(list(_tensors(batch)), samples, rows)
+    note_pieces(list(tensors_in(batch)), samples, rows)
     return [_part(batch, slice(piece.start, piece.stop)) for piece in rows]
 
 
@@ -264,12 +267,12 @@ def _lengths(batch: Any) -> Iterator[int]:
         raise BadSetting(f"can't tell the samples of a {type(batch).__name__}: use tensors in tuples, lists and dicts")
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
+def tensors_in(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, Mapping | list | tuple):
         for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _tensors(part)
+            yield from tensors_in(part)
 
 
 def _part(batch: Any, rows: slice) -> Any:

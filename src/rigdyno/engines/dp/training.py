@@ -11,17 +11,19 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from rigdyno.engines.dp.clipping import Bound, Clipping
-from rigdyno.engines.dp.errors import Unprotected
+from rigdyno.engines.dp.bounds import Adaptive, Bound, check_positive
+from rigdyno.engines.dp.clipping import Clipping
+from rigdyno.engines.dp.errors import BadSetting, Unprotected
 from rigdyno.engines.dp.kernels import usable
 from rigdyno.engines.dp.ledger import Ledger
 from rigdyno.engines.dp.noise import Noise
 from rigdyno.engines.dp.ranks import Ranks
 from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader
+from rigdyno.engines.dp.shuffled import ShuffledLoader
 from rigdyno.engines.dp.tray import Slot
 from rigdyno.engines.dp.wiring import Wiring
 
-Batches = PoissonLoader | GivenBatches
+Batches = PoissonLoader | ShuffledLoader | GivenBatches
 ANEW = "call engine.release() and make_private again, which goes on with the same ledger"
 
 
@@ -37,9 +39,9 @@ class PrivateTraining:
         bound: Bound,
         kernels: bool | None = None,
     ) -> None:
-        assert bound.norm is not None
         self._ledger, self._loader, self._tray, self._ranks = ledger, loader, loader.tray, Ranks.here()
-        self._noise, self._noise_multiplier, self._std = noise, noise_multiplier, noise_multiplier * bound.norm
+        self._noise, self._noise_multiplier, self._bound = noise, noise_multiplier, bound
+        bound.noise_std(noise_multiplier)  # raises where there is none
         named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         able = usable(kernels, named[0][1].device)
         self.clipping = Clipping(named, bound, able, self._ranks.count, self._tray)
@@ -52,6 +54,31 @@ class PrivateTraining:
             optimizer.register_step_post_hook(self._after_step),
         ]
         self._noticed = [ZeroGrad(owner, self.clipping.forget) for owner in (optimizer, network)]
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self._noise_multiplier
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, value: float) -> None:
+        """From the next step on, which is counted with it."""
+        check_positive("noise_multiplier", value)
+        self._bound.noise_std(value)
+        self._noise_multiplier = value
+
+    @property
+    def max_grad_norm(self) -> float:
+        assert self._bound.norm is not None
+        return self._bound.norm
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: float) -> None:
+        check_positive("max_grad_norm", value)
+        if type(self._bound) is not Bound:
+            raise BadSetting("the norm of per-layer clipping is given once, and an adaptive one moves by itself")
+        if self.clipping.under_way:
+            raise Unprotected("max_grad_norm can change between a step and the next backward, not within a sum")
+        self._bound.norm = value
 
     def undo(self) -> None:
         for hook in self._hooks:
@@ -98,14 +125,24 @@ class PrivateTraining:
         flat = self.clipping.take()
         factor = 1.0 / (self._loader.expected_batch if slot is None else slot.expected_batch)
         if self._ranks.first:
-            self._noise.release_(flat, self._std, factor)
+            self._noise.release_(flat, self._bound.noise_std(self._noise_multiplier), factor)
         else:
             flat.mul_(factor)
         self._ranks.sum_(flat)
+        if isinstance(self._bound, Adaptive):
+            self._move(self._bound, 1.0 / factor)
         self.clipping.gradients.publish()
 
+    def _move(self, bound: Adaptive, expected_batch: float) -> None:
+        counts = bound.take_counts(self.clipping.gradients.flat)
+        if self._ranks.first:
+            self._noise.release_(counts, bound.count_std, 1.0)
+        self._ranks.sum_(counts)
+        bound.move(float(counts), expected_batch)
+
     def _count(self, slot: Slot | None) -> None:
-        self._ledger.spend(self._noise_multiplier, self._loader.sample_rate if slot is None else slot.sample_rate)
+        if slot is None or slot.counts:
+            self._ledger.spend(self._noise_multiplier, self._loader.sample_rate if slot is None else slot.sample_rate)
 
 
 class Answer:

@@ -22,8 +22,11 @@ REMEMBERED = 16  # batches that are over, to say so when one of them comes again
 class Slot:
     """One drawn batch, with the figures that held when it was drawn."""
 
-    def __init__(self, samples: int, sample_rate: float, expected_batch: float, tensors: Iterable[Tensor]) -> None:
-        self.samples, self.sample_rate, self.expected_batch = samples, sample_rate, expected_batch
+    def __init__(
+        self, samples: int, sample_rate: float, expected_batch: float, tensors: Iterable[Tensor], counts: bool = True
+    ) -> None:
+        """`counts`: whether it costs anything by itself; what an earlier batch has paid for doesn't."""
+        self.samples, self.sample_rate, self.expected_batch, self.counts = samples, sample_rate, expected_batch, counts
         self._tensors = [weakref.ref(tensor) for tensor in tensors if tensor.dim()]
         self._used = bytearray(samples)
         self._pieces: list[range] = []

@@ -312,7 +312,8 @@ class AnySequence(RuleBasedStateMachine):
         except PrivacyError as error:
             return str(error)
         except RuntimeError as error:
-            assert "a second time" in str(error)  # torch's own refusal
+            if "a second time" not in str(error):  # torch's own refusal
+                raise
             return str(error)
         return None
 
@@ -324,7 +325,9 @@ class AnySequence(RuleBasedStateMachine):
 
     def release(self) -> None:
         found: list[Tensor] = []
-        refused = [self._refused(lambda world, _: found.append(world.step()), world, n) for n, world in enumerate(self.worlds)]
+        refused = [
+            self._refused(lambda world, _: found.append(world.step()), world, n) for n, world in enumerate(self.worlds)
+        ]
         note(f"released {len(found)}, refused {refused}")
         if found:
             self.noise.append(self.worlds[0].spare() if refused[0] is None else self.worlds[1].spare())
@@ -363,5 +366,5 @@ class AnySequence(RuleBasedStateMachine):
 
 TestAnySequence = AnySequence.TestCase
 TestAnySequence.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
