@@ -1,4 +1,4 @@
-"""Private training in a loop that isn't ours: Lightning's trainer, which hands the optimizer a closure and reads ahead."""
+"""Private training in a loop that isn't ours: Lightning's trainer hands the optimizer a closure, and reads ahead."""
 
 from __future__ import annotations
 
