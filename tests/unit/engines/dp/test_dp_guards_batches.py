@@ -44,7 +44,7 @@ def test_one_drawn_batch_is_good_for_one_step(copied):
     inputs = inputs * 1.0 if copied else inputs
     train(net, optimizer, inputs, answers)
     for _ in range(3):
-        with pytest.raises(Unprotected, match="one step|no drawn batch is waiting"):
+        with pytest.raises(Unprotected, match=r"one step|no drawn batch is waiting"):
             train(net, optimizer, inputs, answers)
     assert counted(engine) == 1
 
@@ -190,7 +190,7 @@ def test_a_piece_too_many(change):
     pieces = micro_batches(guarded.draw(), 4)
     for inputs, answers in pieces:
         guarded.loss((change(inputs), answers)).backward()
-    with pytest.raises(Unprotected, match="twice|no drawn batch"):
+    with pytest.raises(Unprotected, match=r"twice|no drawn batch"):
         guarded.loss((change(pieces[0][0]), pieces[0][1])).backward()
 
 

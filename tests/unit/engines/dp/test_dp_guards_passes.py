@@ -235,7 +235,7 @@ def test_an_error_in_forward_leaves_nothing_behind():
 
 def test_a_hook_on_the_output_s_gradient_is_before_clipping():
     guarded = Guarded()
-    inputs, answers = drawn = guarded.draw()
+    inputs, answers = guarded.draw()
     found = guarded.net(inputs)
     found.register_hook(lambda gradient: gradient * 1e6)
     functional.cross_entropy(found, answers).backward()
