@@ -28,8 +28,10 @@ from rigdyno.engines.dp.ledger import Ledger
 from rigdyno.engines.dp.noise import noise_source
 from rigdyno.engines.dp.ranks import Ranks
 from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader, private_loader
+from rigdyno.engines.dp.seeds import Turn
 from rigdyno.engines.dp.shuffled import ADJACENCY, ShuffledLoader, shuffled_loader
 from rigdyno.engines.dp.training import Batches, PrivateTraining
+from rigdyno.engines.dp.tray import AHEAD
 
 ClippingKind = Literal["flat", "per_layer", "adaptive"]
 Norm = float | Mapping[str, float]
@@ -71,16 +73,19 @@ class PrivacyEngine:
         clipping: ClippingKind = "flat",
         clipping_options: Mapping[str, float] | None = None,
         noise_generator: torch.Generator | None = None,
+        ahead: int = AHEAD,
     ) -> tuple[nn.Module, Optimizer, PoissonLoader | ShuffledLoader]:
         """The objects given, changed in place; only the loader is a new one, that samples by Poisson. Without
         `poisson_sampling` it shuffles, and every epoch costs as much as one step on all samples. `clipping` per layer
         takes one norm for all together, or one for each parameter by its name; adaptive clipping begins at the norm
-        (`clipping_options`: share, rate, count_std). `noise_generator`: in the place of the engine's, for noise."""
+        (`clipping_options`: share, rate, count_std). `noise_generator`: in the place of the engine's, for noise.
+        `ahead`: how many batches a trainer may draw before it uses the one it is at."""
         bound = bound_of(max_grad_norm, clipping, loss_reduction, clipping_options or {})
         self._refuse(module, optimizer, noise_multiplier, loss_reduction)
-        loader = self._loader(data_loader, poisson_sampling)
+        turn = Turn(self.ledger)
+        loader = self._loader(data_loader, poisson_sampling, ahead, turn)
         self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
-        self._wire(module, optimizer, loader, noise_multiplier, bound, noise_generator)
+        self._wire(module, optimizer, loader, noise_multiplier, bound, noise_generator, turn)
         return module, optimizer, loader
 
     def make_private_with_batches(
@@ -100,7 +105,7 @@ class PrivacyEngine:
         that of Poisson batches, since nothing is known about how these were drawn."""
         bound = bound_of(max_grad_norm, clipping, loss_reduction, clipping_options or {})
         self._refuse(module, optimizer, noise_multiplier, loss_reduction)
-        self._wire(module, optimizer, batches, noise_multiplier, bound, noise_generator)
+        self._wire(module, optimizer, batches, noise_multiplier, bound, noise_generator, Turn(self.ledger))
         return module, optimizer, batches
 
     def make_private_with_epsilon(
@@ -118,6 +123,7 @@ class PrivacyEngine:
     ) -> tuple[nn.Module, Optimizer, PoissonLoader | ShuffledLoader]:
         """With the least noise that keeps so many epochs within the target, on top of what the ledger has already.
         `options`: as for make_private."""
+        self.ledger.reopen()
         probe = self._loader(data_loader, poisson_sampling)
         check_delta(target_delta, len(probe.dataset))  # type: ignore[arg-type]
         steps = epochs * len(probe) if poisson_sampling else epochs
@@ -143,13 +149,24 @@ class PrivacyEngine:
             raise BadSetting("this engine already trains a network; make another engine for another network")
         refuse(module)
         _refuse_optimizer(module, optimizer)
+        self.ledger.reopen()
 
-    def _loader(self, loader: DataLoader[Any], poisson: bool) -> PoissonLoader | ShuffledLoader:
+    def _loader(
+        self, loader: DataLoader[Any], poisson: bool, ahead: int = AHEAD, turn: Turn | None = None
+    ) -> PoissonLoader | ShuffledLoader:
         ranks = Ranks.here()
         if not poisson:
             self._adjacency = ADJACENCY
-            return shuffled_loader(loader, self._generator, ranks.count)
-        return private_loader(loader, generator=self._generator, secure=self.secure, rank=ranks.rank, ranks=ranks.count)
+            return shuffled_loader(loader, self._generator, ranks.count, ahead)
+        return private_loader(
+            loader,
+            generator=self._generator,
+            secure=self.secure,
+            rank=ranks.rank,
+            ranks=ranks.count,
+            ahead=ahead,
+            turn=turn,
+        )
 
     def _wire(
         self,
@@ -159,11 +176,12 @@ class PrivacyEngine:
         noise_multiplier: float,
         bound: Bound,
         noise_generator: torch.Generator | None,
+        turn: Turn,
     ) -> None:
         Ranks.here().start_alike(module)
         device = next(parameter.device for parameter in module.parameters() if parameter.requires_grad)
         source = noise_generator if noise_generator is not None else self._generator
-        noise = noise_source(device, generator=source, secure=self.secure, kernels=self.kernels)
+        noise = noise_source(device, generator=source, secure=self.secure, kernels=self.kernels, turn=turn)
         self._training = PrivateTraining(
             module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels
         )
@@ -212,11 +230,18 @@ class PrivacyEngine:
         return found if self._adjacency is None else replace(found, adjacency=self._adjacency)
 
     def release(self) -> None:
-        """Gives network and optimizer back as they were, with what they have learnt."""
+        """Gives network and optimizer back as they were, with what they have learnt. Others may use the ledger's file
+        then; the next make_private of this engine goes on with it."""
         if self._training is not None:
             self._training.undo()
             self._training = None
         self.ledger.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise BadSetting(
+            "an engine can't be copied or pickled: two would spend what one counts; keep engine.ledger.state_dict() in "
+            "a checkpoint, or give the engine a ledger file"
+        )
 
 
 def _refuse_optimizer(network: nn.Module, optimizer: Optimizer) -> None:

@@ -48,11 +48,13 @@ class ShuffledLoader(DataLoader[Any]):
             yield batch
 
 
-def shuffled_loader(loader: DataLoader[Any], generator: torch.Generator | None, ranks: int) -> ShuffledLoader:
+def shuffled_loader(
+    loader: DataLoader[Any], generator: torch.Generator | None, ranks: int = 1, ahead: int = AHEAD
+) -> ShuffledLoader:
     if ranks > 1:
         raise BadSetting("several ranks draw by Poisson: leave poisson_sampling as it is")
     samples = samples_behind(loader)
     refuse_sampler(loader.sampler, 0, 1)
     if loader.drop_last and (loader.batch_size or 1) > samples:
         raise BadSetting(f"batches of {loader.batch_size} from {samples} samples: none is full, and drop_last drops it")
-    return ShuffledLoader(loader, generator)
+    return ShuffledLoader(loader, generator, ahead)

@@ -11,16 +11,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 import torch
 from hypothesis import HealthCheck, note, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scipy.stats import chi2
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rigdyno.engines.dp import GivenBatches, PrivacyEngine, PrivacyError, micro_batches
+from rigdyno.engines.dp import GivenBatches, PrivacyEngine, PrivacyError, micro_batches, seeds
 
 BOUND, SIGMA, EXPECTED, CLASSES, SIDE = 0.7, 1.3, 5.0, 3, 6
 SAMPLES, VICTIM = 12, 0
@@ -148,6 +149,10 @@ class AnySequence(RuleBasedStateMachine):
 
     @initialize(make=st.sampled_from([dense, reused, convolutional]), seed=st.integers(0, 2**20))
     def start(self, make: Callable[[], nn.Module], seed: int) -> None:
+        # After a resume noise comes from a random name, which must be the same one in both worlds.
+        self.calls = 0
+        self.naming = patch.object(seeds, "_random_name", lambda: str(self.calls))
+        self.naming.start()
         self.worlds = [World(make, seed, victim) for victim in (True, False)]
         self.held: list[list[Batch]] = []
         self.old: list[list[Batch]] = []
@@ -298,6 +303,10 @@ class AnySequence(RuleBasedStateMachine):
             self.tried(unfreeze)
             self.give_up()
 
+    @invariant()
+    def count_calls(self) -> None:
+        self.calls = getattr(self, "calls", 0) + 1
+
     # What must hold.
 
     def tried(self, action: Callable[[World, list[Batch]], object]) -> None:
@@ -353,6 +362,7 @@ class AnySequence(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "worlds"):
             return
+        self.naming.stop()
         self.check_count()
         if not self.noise:
             return
