@@ -36,23 +36,23 @@ NETWORKS = {
 }
 
 
-@pytest.fixture(params=[False, True], ids=["denormals kept", "denormals flushed"])
-def flushing(request):
-    torch.set_flush_denormal(request.param)
-    yield
-    torch.set_flush_denormal(False)
+FLUSHING = pytest.mark.parametrize("flushed", [False, True], ids=["denormals kept", "denormals flushed"])
 
 
-def released(network: nn.Module, inputs: Tensor, slopes: Tensor, kernels: bool) -> Tensor:
+def released(network: nn.Module, inputs: Tensor, slopes: Tensor, kernels: bool, flushed: bool = False) -> Tensor:
     """The gradient of a linear loss: `slopes` is what backward begins with."""
 
     def loss(found: Tensor, target: Tensor, reduction: str) -> Tensor:
         return (found * target).sum()
 
-    return engine_sum(network, (inputs,), slopes, BOUND, kernels, reduction="sum", loss=loss)
+    torch.set_flush_denormal(flushed)
+    try:
+        return engine_sum(network, (inputs,), slopes, BOUND, kernels, reduction="sum", loss=loss)
+    finally:
+        torch.set_flush_denormal(False)
 
 
-def check(make, shape: tuple[int, ...], large: float, steep: float, kernels: bool, spread: int) -> None:
+def check(make, shape: tuple[int, ...], large: float, steep: float, kernels: bool, spread: int, flushed: bool) -> None:
     torch.manual_seed(spread)
     network = nn.Sequential(make(), Last())
     uneven = 10.0 ** torch.randint(-spread, 1, (1, *shape)).double()
@@ -60,17 +60,17 @@ def check(make, shape: tuple[int, ...], large: float, steep: float, kernels: boo
     with torch.no_grad():
         slopes = (torch.randn_like(network(inputs)).double() * 10.0**steep).float()
     try:
-        found = released(network, inputs, slopes, kernels)
+        found = released(network, inputs, slopes, kernels, flushed)
     except NotFinite:
         return
     assert float(found.norm()) <= BOUND
 
 
-@pytest.mark.usefixtures("flushing")
+@FLUSHING
 @pytest.mark.parametrize("kernels", ROUTES)
 @pytest.mark.parametrize("traffic", [0.0, 1e18], ids=["built", "gram"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_sample_stays_below_the_bound_at_every_magnitude(name, traffic, kernels, monkeypatch):
+def test_a_sample_stays_below_the_bound_at_every_magnitude(name, traffic, kernels, flushed, monkeypatch):
     monkeypatch.setattr(contributions, "TRAFFIC", traffic)
     make, shape = NETWORKS[name]
 
@@ -81,18 +81,18 @@ def test_a_sample_stays_below_the_bound_at_every_magnitude(name, traffic, kernel
     @example(large=-22.0, steep=25.0, spread=30)
     @given(large=EXPONENTS, steep=EXPONENTS, spread=st.integers(0, 40))
     def sweep(large: float, steep: float, spread: int) -> None:
-        check(make, shape, large, steep, kernels, spread)
+        check(make, shape, large, steep, kernels, spread, flushed)
 
     sweep()
 
 
-@pytest.mark.usefixtures("flushing")
+@FLUSHING
 @pytest.mark.parametrize("kernels", ROUTES)
 @pytest.mark.parametrize("steep", [-45, -20, 0, 10, 25, 38])
-def test_rows_of_an_embedding(kernels, steep):
+def test_rows_of_an_embedding(kernels, steep, flushed):
     network, tokens = nn.Sequential(nn.Embedding(7, 5), Last()), torch.randint(7, (1, 9))
     try:
-        found = released(network, tokens, torch.randn(1, 45) * 10.0**steep, kernels)
+        found = released(network, tokens, torch.randn(1, 45) * 10.0**steep, kernels, flushed)
     except NotFinite:
         return
     assert float(found.norm()) <= BOUND
