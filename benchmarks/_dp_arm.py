@@ -8,12 +8,12 @@ input it says how much memory it had at most.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import torch
 from _networks import batch, network
@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-NOISE, BOUND, RATE = 1.1, 1.0, 0.01
+NOISE, BOUND = 1.1, 1.0
 WARM_UP_STEPS = 3
 OPACUS = "opacus_"
 
@@ -46,20 +46,24 @@ def plain(name: str, samples: int, channels_last: bool, compiled: bool = False) 
 
 
 def ours(name: str, samples: int, kernels: bool, private: bool = True) -> Step:
+    from rigdyno.engines.dp import GivenBatches, PrivacyEngine
     from rigdyno.engines.dp.clipping import Bound, Clipping
-    from rigdyno.engines.dp.engine import PrivacyEngine, PrivateTraining
     from rigdyno.engines.dp.wiring import Wiring
 
     net, (inputs, answers) = network(name), batch(name, samples)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    batches = itertools.repeat((inputs, answers))
     if private:
-        always_this_batch = SimpleNamespace(sample_rate=RATE, expected_batch=samples, drawn=samples)
-        engine = PrivacyEngine(kernels=kernels)
-        PrivateTraining(engine, net, optimizer, always_this_batch, NOISE, Bound(BOUND))
+        given = GivenBatches(batches, samples)
+        PrivacyEngine(kernels=kernels).make_private_with_batches(
+            module=net, optimizer=optimizer, batches=given, noise_multiplier=NOISE, max_grad_norm=BOUND
+        )
+        batches = iter(given)
     else:
         Wiring(net, Clipping(list(net.named_parameters()), Bound(None), kernels))
 
     def step() -> None:
+        inputs, answers = next(batches)
         optimizer.zero_grad()
         functional.cross_entropy(net(inputs), answers).backward()
         optimizer.step()
