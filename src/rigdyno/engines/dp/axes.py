@@ -124,3 +124,13 @@ def _axis(here: Shape, there: Shape, samples: int, others: int) -> int | None:
         return None
     fits = len(changed) == 1 and here[changed[0]] * others == there[changed[0]] * samples
     return changed[0] if fits else UNCLEAR
+
+
+def refuse_axis(layer: str, axis: int | None) -> None:
+    if axis is None:
+        raise MixesSamples(
+            f"{layer} is given something that is the same for all samples, so that its gradient can't be told apart by "
+            "sample: give it one for each sample, such as positions.expand(batch, -1)"
+        )
+    if axis == UNCLEAR or axis > 1:
+        raise MixesSamples(f"{layer}: the samples aren't along the first axis of its input; bring them there")

@@ -50,6 +50,10 @@ class Inputs:
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
 
+    def by_sample(self) -> list[Tensor]:
+        """Those that may carry samples, with a sample a row."""
+        return [self._leaves[place].movedim(self.axis, 0) for place in self._places]
+
     def readings(self) -> Iterator[Inputs]:
         """This one, then those in which fewer tensors carry samples: a mask may be as long as the batch is large. The
         first tensor always does."""

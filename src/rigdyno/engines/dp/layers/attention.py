@@ -11,6 +11,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
 from rigdyno.engines.dp.contributions import Outer, Part, PerSample, as_rows
+from rigdyno.engines.dp.errors import MixesSamples
 from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layers.linear import private_linear
 
@@ -18,10 +19,23 @@ from rigdyno.engines.dp.layers.linear import private_linear
 class Rule(Layer):
     handles = (nn.MultiheadAttention,)
 
+    parameters = frozenset({"in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"})
+
     @classmethod
     def can(cls, module: nn.Module) -> bool:
         assert isinstance(module, nn.MultiheadAttention)
         return module.bias_k is None and not module.add_zero_attn
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.plain(*args, **kwargs)
+        expected = 0 if self.module.batch_first else 1
+        if args[:3] and any(axis != expected for axis in self.axes_of(args, kwargs).given[: min(3, len(args))]):
+            raise MixesSamples(
+                f"{self.name}: its inputs must have three axes, with the samples along axis {expected} (its batch_first is "
+                f"{self.module.batch_first}), or else it attends across samples"
+            )
+        return self.run(*args, **kwargs)
 
     def run(
         self,

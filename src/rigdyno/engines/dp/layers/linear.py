@@ -15,6 +15,7 @@ from rigdyno.engines.dp.layers import Affine, Layer, LayerCall
 
 class Rule(Layer):
     handles = (nn.Linear, NonDynamicallyQuantizableLinear)
+    any_axis = True
 
     def run(self, inputs: Tensor) -> Tensor:
         module = self.module
