@@ -110,7 +110,7 @@ class Door:
         probe = Probe(self._network)
         refuse_transposed(inputs, self._clipping.waiting())
         reading = self._establish(probe, inputs, self._layers)
-        Mixing(probe, self._clipping, reading).refuse(both_ways=modes not in self._modes)
+        Mixing(probe, self._clipping, reading).refuse(thoroughly=modes not in self._modes)
         self._modes.add(modes)
         self._largest = max(self._largest, inputs.samples)
 

@@ -1,8 +1,8 @@
 """Whether a sample's answer or gradient depends on the other samples of its batch: looked for by changing the others.
 
 Some samples keep their places, the others are replaced, and both batches go there and back with the same random numbers.
-Whatever differs for a sample that was kept has looked at the others. A first check is made in both directions, with
-those kept and replaced exchanged; later ones come at random steps, with other samples each time.
+Whatever differs for a sample that was kept has looked at the others. The first check covers every pair of samples, in
+both directions; later ones come at random steps, with one division into kept and replaced samples each.
 """
 
 from __future__ import annotations
@@ -79,13 +79,17 @@ class Mixing:
         self._seed = _chance.getrandbits(31)
         self._names = {id(parameter): name for name, parameter in probe.network.named_parameters()}
 
-    def refuse(self, both_ways: bool) -> None:
+    def refuse(self, thoroughly: bool) -> None:
+        """Thoroughly: so many divisions that of any two samples each is kept once while the other is replaced. Else one
+        division, by chance."""
         rows = list(range(self._inputs.samples))
-        whole = self._seen(rows)
-        kept = sorted(_chance.sample(rows, max(1, len(rows) // 2)))
-        self._compare(whole, kept)
-        if both_ways:
-            self._compare(whole, [row for row in rows if row not in set(kept)])
+        _chance.shuffle(rows)
+        whole = self._seen(sorted(rows))
+        for bit in range((len(rows) - 1).bit_length() if thoroughly else 1):
+            kept = [row for number, row in enumerate(rows) if number >> bit & 1]
+            self._compare(whole, kept)
+            if thoroughly:
+                self._compare(whole, [row for row in rows if row not in set(kept)])
 
     def _compare(self, whole: Seen, kept: list[int]) -> None:
         staying = set(kept)
@@ -138,7 +142,7 @@ class Mixing:
                 module.register_forward_hook(listen(name))
             args, kwargs = self._inputs.picked(order)
             with torch.enable_grad(), self._clipping.watched_by(watching):
-                _there_and_back(network(*args, **kwargs), self._clipping.anchor, self._seed)
+                _there_and_back(network(*args, **kwargs), self._clipping.anchor, self._seed, self._inputs.samples)
             seen.squared = watching.squared
             seen.buffers = {name: buffer.detach().clone() for name, buffer in network.named_buffers()}
             seen.random = torch.get_rng_state()
@@ -147,18 +151,25 @@ class Mixing:
         return seen
 
 
-def _there_and_back(answer: Any, anchor: Tensor, seed: int) -> None:
-    """With random gradients of the answers, the same in each place."""
+def _there_and_back(answer: Any, anchor: Tensor, seed: int, samples: int) -> None:
+    """With random gradients of the answers, the same in each place for the same answer, as a loss would give."""
     answers = [leaf for leaf in tree_leaves(answer) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not answers:
         return
     chance = torch.Generator().manual_seed(seed)
-    slopes = [torch.randn(leaf.shape, generator=chance).to(leaf) for leaf in answers]
+    slopes = [torch.randn(leaf.shape, generator=chance).to(leaf) * _bend(leaf, samples) for leaf in answers]
     try:
         torch.autograd.grad(answers, [anchor], slopes, allow_unused=True)
     except RuntimeError as error:
         if "use_reentrant" not in str(error):  # such a checkpoint can be run by backward() alone
             raise
+
+
+def _bend(answer: Tensor, samples: int) -> Tensor | float:
+    """Replaced samples get other gradients too. An answer without samples, such as a loss, belongs to all of them."""
+    if samples not in answer.shape or answer.is_complex():
+        return 1.0
+    return answer.detach().nan_to_num().tanh().add(1.5)
 
 
 def _has_axes(leaf: Any) -> bool:
