@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from rigdyno.engines.dp.axes import Axes, establish, signature, tensors_in
+from rigdyno.engines.dp.axes import Axes, Signature, establish, signature, tensors_in
 from rigdyno.engines.dp.clipping import Clipping
-from rigdyno.engines.dp.errors import BadSetting, MixesSamples
+from rigdyno.engines.dp.errors import BadSetting, MixesSamples, PrivacyError
 from rigdyno.engines.dp.examine import may_mix, refuse_transposed
 from rigdyno.engines.dp.layers import Layer
 from rigdyno.engines.dp.mixing import Mixing, Turns
@@ -38,6 +38,7 @@ class Door:
         self._frozen_norms = [(name, norm) for name, norm in network.named_modules() if may_mix(norm)]
         self._modes: set[tuple[bool, ...]] = set()
         self._largest = 0
+        self._places: dict[Signature, list[int]] = {}  # of the tensors that carry samples, by the kind of call
         self._turns = Turns()
         self._here = _Here()
         for layer in layers:
@@ -59,7 +60,8 @@ class Door:
         if not torch.is_grad_enabled():
             return
         inputs = Inputs(args, kwargs, self._axis)
-        self._here.inputs[-1] = inputs
+        known = self._places.get(signature(inputs.tensors))
+        self._here.inputs[-1] = inputs if known is None else inputs.read(known)
         self._refuse_modes(inputs)
         if self._clipping.private and len(self._here.inputs) == 1 and inputs.samples > 1 and self._due(inputs.samples):
             self._look(inputs)
@@ -107,21 +109,42 @@ class Door:
 
     def _look(self, inputs: Inputs) -> None:
         modes = tuple(module.training for module in self._modules)
-        probe = Probe(self._network)
         refuse_transposed(inputs, self._clipping.waiting())
-        reading = self._establish(probe, inputs, self._layers)
-        Mixing(probe, self._clipping, reading).refuse(thoroughly=modes not in self._modes)
+        self._read(inputs, thoroughly=modes not in self._modes)
         self._modes.add(modes)
         self._largest = max(self._largest, inputs.samples)
 
-    def _establish(self, probe: Probe, inputs: Inputs, layers: Sequence[Layer]) -> Inputs:
-        reading, found = establish(probe, inputs, [layer.module for layer in layers])
+    def _read(self, inputs: Inputs, thoroughly: bool) -> None:
+        """A tensor as long as the batch may carry samples or not. That reading is right in which samples don't mix."""
+        probe = Probe(self._network)
+        refusal: PrivacyError | None = None
+        for reading in inputs.readings():
+            before = [dict(layer.axes) for layer in self._layers]
+            try:
+                self._establish(probe, reading, self._layers)
+                Mixing(probe, self._clipping, reading, self._open_modules()).refuse(thoroughly)
+            except PrivacyError as reason:
+                refusal = refusal or reason
+                for layer, axes in zip(self._layers, before, strict=True):
+                    layer.axes = axes
+                continue
+            self._places[signature(inputs.tensors)] = reading.places
+            return
+        assert refusal is not None
+        raise refusal
+
+    def _open_modules(self) -> list[nn.Module]:
+        """Those that aren't inside of a layer."""
+        inside = {id(part) for layer in self._layers for part in layer.module.modules() if part is not layer.module}
+        return [module for module in self._modules if id(module) not in inside]
+
+    def _establish(self, probe: Probe, inputs: Inputs, layers: Sequence[Layer]) -> None:
+        found = establish(probe, inputs, [layer.module for layer in layers])
         for layer in layers:
             for call, axes in found.get(layer.module, {}).items():
                 known = layer.axes.setdefault(call, axes)
                 if known != axes:
                     raise MixesSamples(f"{layer.name}: its samples were along another axis before; keep them along one")
-        return reading
 
 
 class _Entrance:

@@ -58,15 +58,17 @@ class PrivacyEngine:
         noise_multiplier: float,
         max_grad_norm: float,
         loss_reduction: Reduction = "mean",
+        batch_first: bool = True,
     ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
-        """The objects given, changed in place; only the loader is a new one, that samples by Poisson."""
+        """The objects given, changed in place; only the loader is a new one, that samples by Poisson. `batch_first` says
+        that the samples are along the first axis of the network's inputs; if not, along the second."""
         self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
         ranks = Ranks.here()
         loader = private_loader(
             data_loader, generator=self._generator, secure=self.secure, rank=ranks.rank, ranks=ranks.count
         )
         self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
-        self._wire(module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction))
+        self._wire(module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), batch_first)
         return module, optimizer, loader
 
     def make_private_with_batches(
@@ -78,11 +80,12 @@ class PrivacyEngine:
         noise_multiplier: float,
         max_grad_norm: float,
         loss_reduction: Reduction = "mean",
+        batch_first: bool = True,
     ) -> tuple[nn.Module, Optimizer, GivenBatches]:
         """Where the data set behind the batches isn't at hand: the step is the same, and epsilon is a bound far above
         that of Poisson batches, since nothing is known about how these were drawn."""
         self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
-        self._wire(module, optimizer, batches, noise_multiplier, Bound(float(max_grad_norm), loss_reduction))
+        self._wire(module, optimizer, batches, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), batch_first)
         return module, optimizer, batches
 
     def _refuse(
@@ -95,13 +98,14 @@ class PrivacyEngine:
         _refuse_optimizer(module, optimizer)
 
     def _wire(
-        self, module: nn.Module, optimizer: Optimizer, batches: Batches, noise_multiplier: float, bound: Bound
+        self, module: nn.Module, optimizer: Optimizer, batches: Batches, noise_multiplier: float, bound: Bound,
+        batch_first: bool,
     ) -> None:
         Ranks.here().start_alike(module)
         device = next(parameter.device for parameter in module.parameters() if parameter.requires_grad)
         noise = noise_source(device, generator=self._generator, secure=self.secure, kernels=self.kernels)
         self._training = PrivateTraining(
-            module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels
+            module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels, batch_first
         )
 
     def make_private_with_epsilon(
@@ -115,6 +119,7 @@ class PrivacyEngine:
         epochs: int,
         max_grad_norm: float,
         loss_reduction: Reduction = "mean",
+        batch_first: bool = True,
     ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
         """With the least noise that keeps so many epochs within the target, on top of what the ledger has already."""
         ranks = Ranks.here()
@@ -130,6 +135,7 @@ class PrivacyEngine:
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             loss_reduction=loss_reduction,
+            batch_first=batch_first,
         )
 
     def get_epsilon(self, delta: float) -> float:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +19,13 @@ from torch.utils._pytree import tree_leaves
 
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.contributions import Contribution
-from rigdyno.engines.dp.errors import MixesSamples
+from rigdyno.engines.dp.errors import BadSetting, MixesSamples
 from rigdyno.engines.dp.passes import Pass
 from rigdyno.engines.dp.probing import Inputs, Probe
 
 CHANCE = 1 / 320  # of a check in a step; it takes about as long as two and a half steps, so 0.8 % of the time
 SAME_WITHIN = 1e-5  # of the largest value
+ANSWERS_WITHIN = 1e-3  # of the largest value: two ways to compute them round differently
 SAME_NORM_WITHIN = 1e-4  # of a squared norm
 
 _chance = random.SystemRandom()  # a seed that a network could predict would tell it when nobody looks
@@ -74,14 +76,17 @@ class Seen:
 class Mixing:
     """The check of one network, with one batch."""
 
-    def __init__(self, probe: Probe, clipping: Clipping, inputs: Inputs) -> None:
+    def __init__(self, probe: Probe, clipping: Clipping, inputs: Inputs, listened: Sequence[nn.Module]) -> None:
+        """`listened`: modules whose answers have a sample each, not what is run sample by sample inside of others."""
         self._probe, self._clipping, self._inputs = probe, clipping, inputs
+        self._listened = {id(module) for module in listened}
         self._seed = _chance.getrandbits(31)
         self._names = {id(parameter): name for name, parameter in probe.network.named_parameters()}
 
     def refuse(self, thoroughly: bool) -> None:
         """Thoroughly: so many divisions that of any two samples each is kept once while the other is replaced. Else one
         division, by chance."""
+        self._refuse_other_answers()
         rows = list(range(self._inputs.samples))
         _chance.shuffle(rows)
         whole = self._seen(sorted(rows))
@@ -90,6 +95,32 @@ class Mixing:
             self._compare(whole, kept)
             if thoroughly:
                 self._compare(whole, [row for row in rows if row not in set(kept)])
+
+    def _refuse_other_answers(self) -> None:
+        """The network's own answers, against those by which it will be trained. In eval mode: the two draw their random
+        numbers in different order."""
+        (own, still), (ours, _), (again, _) = (
+            self._probe.run(partial(self._answers, private), self._seed) for private in (False, True, False)
+        )
+        if _all_same(own, ours) or not _all_same(own, again):
+            return  # what can't be repeated is named by the comparison of samples
+        if still or self._inputs.unclear:
+            raise BadSetting(
+                "run sample by sample, the network answers otherwise than as a whole: it isn't clear which of its inputs "
+                "carry samples; pass the samples first, and keep what all samples share in buffers"
+            )
+
+    def _answers(self, private: bool) -> tuple[list[Tensor], bool]:
+        """And whether they were found without random numbers."""
+        before = torch.get_rng_state()
+        for module in self._probe.network.modules():
+            module.training = False
+        args, kwargs = self._inputs.picked(range(self._inputs.samples))
+        watching = Watching(self._clipping, self._inputs.samples)
+        with torch.set_grad_enabled(private), self._clipping.watched_by(watching):
+            found = self._probe.network(*args, **kwargs)
+        answers = [leaf.detach() for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+        return answers, torch.equal(before, torch.get_rng_state())
 
     def _compare(self, whole: Seen, kept: list[int]) -> None:
         staying = set(kept)
@@ -139,7 +170,8 @@ class Mixing:
 
         def work() -> None:
             for name, module in network.named_modules():
-                module.register_forward_hook(listen(name))
+                if id(module) in self._listened:
+                    module.register_forward_hook(listen(name))
             args, kwargs = self._inputs.picked(order)
             with torch.enable_grad(), self._clipping.watched_by(watching):
                 _there_and_back(network(*args, **kwargs), self._clipping.anchor, self._seed, self._inputs.samples)
@@ -172,6 +204,10 @@ def _bend(answer: Tensor, samples: int) -> Tensor | float:
     return answer.detach().nan_to_num().tanh().add(1.5)
 
 
+def _all_same(these: list[Tensor], those: list[Tensor]) -> bool:
+    return all(_same(one, other, ANSWERS_WITHIN) for one, other in zip(these, those, strict=True))
+
+
 def _has_axes(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0
 
@@ -183,14 +219,14 @@ def _same_rows(one: Tensor, other: Tensor, kept: Tensor, samples: int) -> bool:
     return not axes or any(_same(one.index_select(a, kept), other.index_select(a, kept)) for a in axes)
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _same(one: Tensor, other: Tensor, within: float = SAME_WITHIN) -> bool:
     if torch.equal(one, other):
         return True
     if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
         return False
     finite = one.abs().nan_to_num(posinf=0.0)
     largest = float(finite.max()) if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=0.0, atol=SAME_WITHIN * largest + 1e-30, equal_nan=True)
+    return torch.allclose(one, other, rtol=0.0, atol=within * largest + 1e-30, equal_nan=True)
 
 
 def _same_norms(one: Tensor | None, other: Tensor | None, kept: Tensor) -> bool:
@@ -198,4 +234,5 @@ def _same_norms(one: Tensor | None, other: Tensor | None, kept: Tensor) -> bool:
         known = other if one is None else one
         return known is None or bool((known[kept.to(known.device)] <= 1e-12 * known.max()).all())
     kept = kept.to(one.device)
-    return torch.allclose(one[kept], other[kept], rtol=SAME_NORM_WITHIN, atol=1e-9 * float(one.max()), equal_nan=True)
+    largest = float(one.nan_to_num(posinf=0.0).max())
+    return torch.allclose(one[kept], other[kept], rtol=SAME_NORM_WITHIN, atol=1e-9 * largest, equal_nan=True)

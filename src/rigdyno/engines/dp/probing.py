@@ -6,6 +6,7 @@ generator that a module holds can't be repeated, and is told apart by running th
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ class Inputs:
         self._leaves, self._form = tree_flatten((args, kwargs))
         self.axis = axis
         self.samples = self._count()
-        self._places = [place for place, leaf in enumerate(self._leaves) if self._may_carry(leaf)]
+        self.places = [place for place, leaf in enumerate(self._leaves) if self._may_carry(leaf)]
 
     def _count(self) -> int:
         for leaf in self._leaves:
@@ -50,28 +51,32 @@ class Inputs:
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
 
+    @property
+    def unclear(self) -> bool:
+        """Whether more tensors than one are as long as the batch is large."""
+        return sum(self._may_carry(leaf) for leaf in self._leaves) > 1
+
     def by_sample(self) -> list[Tensor]:
         """Those that may carry samples, with a sample a row."""
-        return [self._leaves[place].movedim(self.axis, 0) for place in self._places]
+        return [self._leaves[place].movedim(self.axis, 0) for place in self.places]
 
     def readings(self) -> Iterator[Inputs]:
         """This one, then those in which fewer tensors carry samples: a mask may be as long as the batch is large. The
         first tensor always does."""
-        first, *unclear = self._places
-        if len(unclear) > MOST_UNCLEAR:
-            unclear = []
-        for number in range(2 ** len(unclear)):
-            reading = object.__new__(Inputs)
-            reading._leaves, reading._form, reading.axis, reading.samples = (
-                self._leaves, self._form, self.axis, self.samples,
-            )  # fmt: skip
-            reading._places = [first, *(place for bit, place in enumerate(unclear) if not number >> bit & 1)]
-            yield reading
+        first, *unclear = self.places
+        for number in range(2 ** min(len(unclear), MOST_UNCLEAR)):
+            yield self.read([first, *(place for bit, place in enumerate(unclear) if not number >> bit & 1)])
+
+    def read(self, places: Sequence[int]) -> Inputs:
+        """With samples in these places alone, as far as they can be there."""
+        reading = copy.copy(self)
+        reading.places = [place for place in self.places if place in places]
+        return reading
 
     def picked(self, rows: Sequence[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call with these samples, by number."""
         leaves = list(self._leaves)
-        for place in self._places:
+        for place in self.places:
             leaf = leaves[place].detach()
             leaves[place] = leaf.index_select(self.axis, torch.tensor(rows, device=leaf.device, dtype=torch.long))
         args, kwargs = tree_unflatten(leaves, self._form)

@@ -83,7 +83,8 @@ class Layer:
         raise NotImplementedError
 
     def axes_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Axes:
-        found = self.axes.get(signature(tensors_in((args, kwargs))) if kwargs or len(args) > 1 else (args[0].dim(),))
+        single = not kwargs and len(args) == 1 and isinstance(args[0], Tensor)
+        found = self.axes.get((args[0].dim(),) if single else signature(tensors_in((args, kwargs))))
         if found is not None:
             return found
         assert self.door is not None

@@ -51,9 +51,9 @@ class Generic(Layer):
 
     def _by_sample(self, tensors: list[Tensor], axes: Axes) -> list[Tensor]:
         """Those that carry samples, with a sample a row."""
-        if all(axis is None for axis in axes.given):
+        if tensors and all(axis is None for axis in axes.given):
             refuse_axis(self.name, None)
-        if UNCLEAR in axes.given or UNCLEAR in axes.answered or None in axes.answered:
+        if not tensors or UNCLEAR in axes.given or UNCLEAR in axes.answered or None in axes.answered:
             raise MixesSamples(
                 f"{self.name} ({type(self.module).__name__}): some of what it is given or answers is neither the same for all "
                 "samples nor one part for each sample; give it padded batches, and let it answer sample by sample"
