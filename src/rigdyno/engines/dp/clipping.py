@@ -199,7 +199,7 @@ class Clipping:
 
     def _weights(self, squared: list[Tensor], samples: int) -> Tensor:
         if not squared:
-            return self.gradients.flat.new_ones(samples)
+            return self.gradients.flat.new_ones(samples, dtype=self.gradients.dtype)
         total = torch.stack(squared).sum(dim=0)
         finite = torch.isfinite(total)
         if not bool(finite.all()):
@@ -209,7 +209,7 @@ class Clipping:
                 "look for NaN in the data, or lower the learning rate"
             )
         found = self.bound.weights(total, (self._summed + samples) * self._ranks)
-        return found.to(self.gradients.flat.dtype)
+        return found.to(self.gradients.dtype)
 
     # Between backward and step
 

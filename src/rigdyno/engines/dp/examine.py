@@ -22,6 +22,7 @@ from rigdyno.engines.dp.layers import rules
 from rigdyno.engines.dp.probing import Inputs
 
 MOST_GROUPS = 32
+LEAST_CHANNELS_OF_ROWS = 4
 
 
 def refuse(network: nn.Module) -> None:
@@ -98,7 +99,9 @@ def replace_batch_norm(network: nn.Module) -> nn.Module:
 
 def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
     channels = norm.num_features
-    groups = next(count for count in range(min(MOST_GROUPS, channels), 0, -1) if channels % count == 0)
+    # Rows have one value a channel: a group of one channel would always answer with its shift.
+    most = max(1, channels // LEAST_CHANNELS_OF_ROWS) if isinstance(norm, nn.BatchNorm1d) else channels
+    groups = next(count for count in range(min(MOST_GROUPS, most), 0, -1) if channels % count == 0)
     found = nn.GroupNorm(groups, channels, eps=norm.eps, affine=norm.affine)
     if norm.affine:
         found.load_state_dict({"weight": norm.weight, "bias": norm.bias})

@@ -20,6 +20,7 @@ from rigdyno.engines.dp.layers import Layer
 from rigdyno.engines.dp.passes import Pass
 
 Named = dict[str, Tensor]
+_TENSOR = object()  # stands for one
 
 
 class Generic(Layer):
@@ -129,7 +130,7 @@ class _Call:
         args, kwargs = tree_unflatten(leaves, self._form)
         own = {**self._layer.fixed(), **trained}
         found, form = tree_flatten(functional_call(self._layer._own, own, args, kwargs))
-        self._answer = [None if isinstance(leaf, Tensor) else leaf for leaf in found], form
+        self._answer = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in found], form
         answers = [leaf for leaf in found if isinstance(leaf, Tensor)]
         pairs = zip(answers, self._established.answered, strict=True)
         return tuple(answer.squeeze(axis) for answer, axis in pairs)  # type: ignore[arg-type]
@@ -138,7 +139,7 @@ class _Call:
         """The answer to all samples, in the form that the module gave it."""
         leaves, form = self._answer
         answers = iter(tensors)
-        return tree_unflatten([next(answers) if leaf is None else leaf for leaf in leaves], form)
+        return tree_unflatten([next(answers) if leaf is _TENSOR else leaf for leaf in leaves], form)
 
 
 class _Generic(Function):
