@@ -1,8 +1,8 @@
 """The network's door: every call of it begins and ends here. What comes in is looked at before it may be trained on.
 
-    each pass       its number of samples; no autocast; norms that were frozen still are
-    the first       which axis of each layer's inputs is that of the samples, and that samples don't mix: both by running
-    again           in another mode of the network, with a batch twice as large as any before, and at random
+each pass       its number of samples; no autocast; norms that were frozen still are
+the first       which axis of each layer's inputs is that of the samples, and that samples don't mix: both by running
+again           in another mode of the network, with a batch twice as large as any before, and at random
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class Door:
     def _refuse_modes(self, inputs: Inputs) -> None:
         kind = inputs.tensors[0].device.type
         if torch.is_autocast_enabled(kind):
-            raise BadSetting("a private network can't be trained under autocast: leave it out, or call it without gradients")
+            raise BadSetting(
+                "a private network can't be trained under autocast: leave it out, or call it without gradients"
+            )
         for name, norm in self._frozen_norms:
             if norm.training:
                 raise MixesSamples(

@@ -68,7 +68,9 @@ class PrivacyEngine:
             data_loader, generator=self._generator, secure=self.secure, rank=ranks.rank, ranks=ranks.count
         )
         self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
-        self._wire(module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), batch_first)
+        self._wire(
+            module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), batch_first
+        )
         return module, optimizer, loader
 
     def make_private_with_batches(
@@ -85,7 +87,9 @@ class PrivacyEngine:
         """Where the data set behind the batches isn't at hand: the step is the same, and epsilon is a bound far above
         that of Poisson batches, since nothing is known about how these were drawn."""
         self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
-        self._wire(module, optimizer, batches, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), batch_first)
+        self._wire(
+            module, optimizer, batches, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), batch_first
+        )
         return module, optimizer, batches
 
     def _refuse(
@@ -98,7 +102,12 @@ class PrivacyEngine:
         _refuse_optimizer(module, optimizer)
 
     def _wire(
-        self, module: nn.Module, optimizer: Optimizer, batches: Batches, noise_multiplier: float, bound: Bound,
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        batches: Batches,
+        noise_multiplier: float,
+        bound: Bound,
         batch_first: bool,
     ) -> None:
         Ranks.here().start_alike(module)

@@ -58,9 +58,13 @@ def _unfit(module: nn.Module) -> str | None:
         )
     if any(isinstance(part, _SpectralNorm) for part in module.children()):
         return (
-            "spectral_norm changes its estimate in every call, so there is no one gradient; remove it with "
-            "torch.nn.utils.parametrize.remove_parametrizations, or put the module into eval mode"
-        ) if module.training else None
+            (
+                "spectral_norm changes its estimate in every call, so there is no one gradient; remove it with "
+                "torch.nn.utils.parametrize.remove_parametrizations, or put the module into eval mode"
+            )
+            if module.training
+            else None
+        )
     return None
 
 

@@ -139,7 +139,9 @@ class Positions(nn.Module):
         self.head = nn.Linear(FEATURES, CLASSES)
         self.register_buffer("table", torch.randn(length, FEATURES))
 
-    def forward(self, values: Tensor, mask: Tensor, weights: Tensor | None = None, factor: Tensor | None = None) -> Tensor:
+    def forward(
+        self, values: Tensor, mask: Tensor, weights: Tensor | None = None, factor: Tensor | None = None
+    ) -> Tensor:
         values = mask @ (values * self.scale + self.table)
         found = self.head(values.mean(dim=1))
         found = found if weights is None else found * weights
@@ -158,7 +160,11 @@ def test_class_weights_as_long_as_the_batch_and_single_numbers(samples):
     torch.manual_seed(0)
     mask = torch.eye(4)
     check(
-        Positions(4), torch.randn(samples, 4, FEATURES), mask=mask, weights=torch.rand(CLASSES), factor=torch.tensor(0.3)
+        Positions(4),
+        torch.randn(samples, 4, FEATURES),
+        mask=mask,
+        weights=torch.rand(CLASSES),
+        factor=torch.tensor(0.3),
     )
 
 
@@ -217,7 +223,10 @@ def test_positions_that_are_the_same_for_all_samples(samples, length):
 class LastState(nn.Module):
     def __init__(self, kind: type[nn.Module]) -> None:
         super().__init__()
-        self.body, self.head = kind(FEATURES, 4, num_layers=2, batch_first=True, bidirectional=True), nn.Linear(4, CLASSES)
+        self.body, self.head = (
+            kind(FEATURES, 4, num_layers=2, batch_first=True, bidirectional=True),
+            nn.Linear(4, CLASSES),
+        )
 
     def forward(self, values: Tensor) -> Tensor:
         state = self.body(values)[1]

@@ -17,7 +17,9 @@ from rigdyno.engines.dp import BadSetting, MixesSamples, PrivacyEngine, PrivacyE
 from rigdyno.engines.dp.examine import refuse
 from rigdyno.engines.dp.kernels import why_not
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no rule", "ignore:.*deprecated", "ignore:.*vmap", "ignore:.*performance")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*no rule", "ignore:.*deprecated", "ignore:.*vmap", "ignore:.*performance"
+)
 
 ROUTES = [False, *([True] if why_not() is None else [])]
 CLASSES, SAMPLES = 5, 6
@@ -213,7 +215,9 @@ class Walking(nn.Module):
 
     def __init__(self, how: str) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES))
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES)
+        )
         self.how = how
 
     def forward(self, values: Tensor) -> Tensor:

@@ -43,7 +43,9 @@ class Generic(Layer):
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         axes = self.axes_of(args, kwargs)
         rows = self._by_sample(tensors, axes)
-        passing = self.clipping.passing(next(row for row, axis in zip(rows, axes.given, strict=True) if axis is not None))
+        passing = self.clipping.passing(
+            next(row for row, axis in zip(rows, axes.given, strict=True) if axis is not None)
+        )
         if passing.samples == 0:
             return self._of_nothing(*args, **kwargs)
         call = _Call(self, passing, leaves, form, axes)

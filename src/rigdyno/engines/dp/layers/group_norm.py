@@ -38,7 +38,9 @@ class Rule(Layer):
         if self.kernels_fit(inputs) and self.module.affine:
             return _Fused.apply(inputs, call.anchor, call, activation)  # type: ignore[no-any-return]
         found = _GroupNorm.apply(inputs, call.anchor, call)
-        return found if activation is None else functional.relu(found) if activation is nn.ReLU else functional.silu(found)
+        return (
+            found if activation is None else functional.relu(found) if activation is nn.ReLU else functional.silu(found)
+        )
 
 
 class Chain(Layer):
