@@ -22,7 +22,8 @@ from rigdyno.engines.dp.errors import BadSetting, MixesSamples, PrivacyError
 from rigdyno.engines.dp.examine import may_mix, refuse_transposed
 from rigdyno.engines.dp.layers import Layer
 from rigdyno.engines.dp.mixing import Mixing, Turns
-from rigdyno.engines.dp.probing import Inputs, Probe
+from rigdyno.engines.dp.passes import NO_TASK, current_task
+from rigdyno.engines.dp.probing import Inputs, Listening, Probe
 
 
 class _Here(threading.local):
@@ -41,6 +42,8 @@ class Door:
         self._places: dict[Signature, list[int]] = {}  # of the tensors that carry samples, by the kind of call
         self._turns = Turns()
         self._here = _Here()
+        self._listening: Listening | None = None
+        self._speaking: list[object] = []  # hooks of the user's that change what the network computes
         for layer in layers:
             layer.door = self
         self._hooks: list[RemovableHandle] = [
@@ -65,11 +68,22 @@ class Door:
         self._refuse_modes(inputs)
         if self._clipping.private and len(self._here.inputs) == 1 and inputs.samples > 1 and self._due(inputs.samples):
             self._look(inputs)
+            self._listening = Listening(self._modules)
         self._clipping.join(inputs.samples, inputs.by_sample())
 
     def leave(self, answer: Any) -> None:
-        self._here.inputs.pop()
-        self._clipping.leave(tree_leaves(answer))
+        inputs = self._here.inputs.pop()
+        listening, self._listening = self._listening, None
+        try:
+            if listening is not None and inputs is not None and self._heard(listening.stop()):
+                self._read(inputs, thoroughly=True)  # once more, with the hooks that take part
+        finally:
+            self._clipping.leave(tree_leaves(answer))
+
+    def _heard(self, hooks: list[object]) -> bool:
+        new = [hook for hook in hooks if not any(hook is known for known in self._speaking)]
+        self._speaking += new
+        return bool(new)
 
     def axes(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Axes:
         """Of a call of a layer whose like wasn't met before."""
@@ -78,14 +92,14 @@ class Door:
         if inputs is None:  # the layer is called past the network
             self._establish(Probe(layer.module), Inputs(args, kwargs, self._axis), [layer])
         elif inputs.samples:
-            self._establish(Probe(self._network), inputs, self._layers)
+            self._establish(Probe(self._network, self._speaking), inputs, self._layers)
         found = layer.axes.get(signature(tensors))
         if found is None and inputs is not None and inputs.samples == 0:
             return Axes((0,) * len(tensors), (0,))
         if found is None:
             raise MixesSamples(
-                f"{layer.name} is called in a way that changes from run to run, so that its samples can't be told: call "
-                "it in each pass alike"
+                f"{layer.name} is called in a way that changes from run to run, so that its samples can't be told: "
+                "call it in each pass alike"
             )
         return found
 
@@ -105,9 +119,10 @@ class Door:
     def _due(self, samples: int) -> bool:
         modes = tuple(module.training for module in self._modules)
         due = self._turns.due()  # each pass counts
-        if modes in self._modes and samples <= 2 * self._largest and not due:
-            return False
-        return True
+        again = current_task() == NO_TASK and (
+            due or samples > 2 * self._largest
+        )  # not where a checkpoint repeats a pass
+        return again or modes not in self._modes
 
     def _look(self, inputs: Inputs) -> None:
         modes = tuple(module.training for module in self._modules)
@@ -118,7 +133,7 @@ class Door:
 
     def _read(self, inputs: Inputs, thoroughly: bool) -> None:
         """A tensor as long as the batch may carry samples or not. That reading is right in which samples don't mix."""
-        probe = Probe(self._network)
+        probe = Probe(self._network, self._speaking)
         refusal: PrivacyError | None = None
         for reading in inputs.readings():
             before = [dict(layer.axes) for layer in self._layers]

@@ -26,7 +26,9 @@ from rigdyno.engines.dp.ledger import Ledger
 from rigdyno.engines.dp.noise import noise_source
 from rigdyno.engines.dp.ranks import Ranks
 from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader, private_loader
+from rigdyno.engines.dp.seeds import Turn
 from rigdyno.engines.dp.training import Batches, PrivateTraining
+from rigdyno.engines.dp.tray import AHEAD
 
 
 class PrivacyEngine:
@@ -59,18 +61,25 @@ class PrivacyEngine:
         max_grad_norm: float,
         loss_reduction: Reduction = "mean",
         batch_first: bool = True,
+        ahead: int = AHEAD,
     ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
-        """The objects given, changed in place; only the loader is a new one, that samples by Poisson. `batch_first` says
-        that the samples are along the first axis of the network's inputs; if not, along the second."""
+        """The objects given, changed in place; only the loader is a new one, that samples by Poisson. `ahead`: how many
+        batches a trainer may draw before it uses the one it is at. `batch_first`: the samples are along the first axis
+        of the network's inputs; if not, along the second."""
         self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
-        ranks = Ranks.here()
+        ranks, turn = Ranks.here(), Turn(self.ledger)
         loader = private_loader(
-            data_loader, generator=self._generator, secure=self.secure, rank=ranks.rank, ranks=ranks.count
+            data_loader,
+            generator=self._generator,
+            secure=self.secure,
+            rank=ranks.rank,
+            ranks=ranks.count,
+            ahead=ahead,
+            turn=turn,
         )
         self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
-        self._wire(
-            module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), batch_first
-        )
+        bound = Bound(float(max_grad_norm), loss_reduction)
+        self._wire(module, optimizer, loader, noise_multiplier, bound, turn, batch_first)
         return module, optimizer, loader
 
     def make_private_with_batches(
@@ -87,9 +96,8 @@ class PrivacyEngine:
         """Where the data set behind the batches isn't at hand: the step is the same, and epsilon is a bound far above
         that of Poisson batches, since nothing is known about how these were drawn."""
         self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
-        self._wire(
-            module, optimizer, batches, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), batch_first
-        )
+        bound, turn = Bound(float(max_grad_norm), loss_reduction), Turn(self.ledger)
+        self._wire(module, optimizer, batches, noise_multiplier, bound, turn, batch_first)
         return module, optimizer, batches
 
     def _refuse(
@@ -100,6 +108,7 @@ class PrivacyEngine:
             raise BadSetting("this engine already trains a network; make another engine for another network")
         refuse(module)
         _refuse_optimizer(module, optimizer)
+        self.ledger.reopen()
 
     def _wire(
         self,
@@ -108,11 +117,12 @@ class PrivacyEngine:
         batches: Batches,
         noise_multiplier: float,
         bound: Bound,
+        turn: Turn,
         batch_first: bool,
     ) -> None:
         Ranks.here().start_alike(module)
         device = next(parameter.device for parameter in module.parameters() if parameter.requires_grad)
-        noise = noise_source(device, generator=self._generator, secure=self.secure, kernels=self.kernels)
+        noise = noise_source(device, generator=self._generator, secure=self.secure, kernels=self.kernels, turn=turn)
         self._training = PrivateTraining(
             module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels, batch_first
         )
@@ -131,6 +141,7 @@ class PrivacyEngine:
         batch_first: bool = True,
     ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
         """With the least noise that keeps so many epochs within the target, on top of what the ledger has already."""
+        self.ledger.reopen()
         ranks = Ranks.here()
         probe = private_loader(data_loader, rank=ranks.rank, ranks=ranks.count)
         check_delta(target_delta, len(probe.dataset))  # type: ignore[arg-type]
@@ -157,11 +168,18 @@ class PrivacyEngine:
         return self.ledger.epsilon(delta)
 
     def release(self) -> None:
-        """Gives network and optimizer back as they were, with what they have learnt."""
+        """Gives network and optimizer back as they were, with what they have learnt. Others may use the ledger's file
+        then; the next make_private of this engine goes on with it."""
         if self._training is not None:
             self._training.undo()
             self._training = None
         self.ledger.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise BadSetting(
+            "an engine can't be copied or pickled: two would spend what one counts; keep engine.ledger.state_dict() in "
+            "a checkpoint, or give the engine a ledger file"
+        )
 
 
 def _refuse_figures(noise_multiplier: float, max_grad_norm: float, reduction: str) -> None:

@@ -1,7 +1,7 @@
 """What stands in a module for its own forward, and what becomes of it in a copy.
 
-A copy of a private network (deepcopy, torch.save) computes as its classes do, so it serves as a teacher or an average of
-weights. It is not private: a gradient that reaches one of its parameters is refused.
+A copy of a private network (deepcopy, torch.save) computes as its classes do, so it serves as a teacher or an average
+of weights. It is not private: a gradient that reaches one of its parameters is refused.
 """
 
 from __future__ import annotations

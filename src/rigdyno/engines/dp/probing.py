@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from rigdyno.engines.dp.errors import BadSetting
 
@@ -97,7 +98,8 @@ class Probe:
             for module in modules:
                 self._silence(module)
             torch.backends.mha.set_fastpath_enabled(False)  # or else layers are run without being called
-            with _seeded(seed, self.network):
+            # A checkpoint around the network counts what is kept for its backward pass: that isn't meant.
+            with _seeded(seed, self.network), saved_tensors_hooks(_as_it_is, _as_it_is):
                 return work()
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
@@ -109,6 +111,33 @@ class Probe:
             hooks = vars(module)[name]
             for key in [key for key, hook in hooks.items() if not any(hook is spoken for spoken in self._speaking)]:
                 del hooks[key]
+
+
+class Listening:
+    """To the users' hooks in a pass that they are run in anyway: which of them change what they are given."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._heard: list[object] = []
+        self._held = [vars(module)[name] for module in modules for name in HOOKS[:2] if vars(module)[name]]
+        self._before = [dict(hooks) for hooks in self._held]
+        for hooks in self._held:
+            hooks.update({key: self._listened(hook) for key, hook in hooks.items()})
+
+    def stop(self) -> list[object]:
+        for hooks, before in zip(self._held, self._before, strict=True):
+            hooks.update({key: hook for key, hook in before.items() if key in hooks})
+        return self._heard
+
+    def _listened(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            tensors = [leaf for leaf in tree_leaves(given[1:]) if isinstance(leaf, Tensor)]
+            versions = [tensor._version for tensor in tensors]
+            answer = hook(*given)
+            if answer is not None or versions != [tensor._version for tensor in tensors]:
+                self._heard.append(hook)
+            return answer
+
+        return run
 
 
 class _Kept:
@@ -136,6 +165,10 @@ class _Kept:
             for buffer, value in self._buffers:
                 if not torch.equal(buffer, value):  # what another pass has saved must not seem to be changed
                     buffer.copy_(value)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _refill(held: Any, before: Any) -> None:

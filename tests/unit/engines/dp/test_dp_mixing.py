@@ -246,3 +246,25 @@ def test_what_is_right_is_right_after_all_these_looks():
     expected = naive_sum(naive_gradients(net, (inputs,), target), 0.2)
     found = engine_sum(net, (inputs,), target, 0.2)
     assert float((found - expected).norm()) <= 3e-5 * float(expected.norm())
+
+
+def centred(module: nn.Module, args: object, found: Tensor) -> Tensor:
+    return found - found.mean(dim=0)
+
+
+def centred_in_place(module: nn.Module, args: object, found: Tensor) -> None:
+    found -= found.detach().mean(dim=0)
+
+
+@pytest.mark.parametrize("hook", [centred, centred_in_place])
+def test_a_hook_that_mixes(hook):
+    net, _ = wired(network(nn.Tanh()), 1.0, False)
+    net[1].register_forward_hook(hook)
+    with pytest.raises(MixesSamples, match="depends on the other samples"):
+        step(net)
+
+
+def test_a_hook_that_changes_answers_without_mixing():
+    net, _ = wired(network(nn.Tanh()), 1.0, False)
+    net[1].register_forward_hook(lambda module, args, found: found * 2)
+    step(net)
