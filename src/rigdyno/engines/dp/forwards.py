@@ -75,6 +75,6 @@ def own_forward(module: nn.Module) -> Callable[..., Any] | None:
 
 def _refuse(gradient: Tensor) -> None:
     raise Unprotected(
-        "a copy of a private network would be trained without clipping and noise: load its state dict into a new network "
-        "and call make_private for that one; as a teacher or an average, freeze it with requires_grad_(False)"
+        "a copy of a private network would be trained without clipping and noise: load its state dict into a new "
+        "network and call make_private for that one; as a teacher or an average, freeze it with requires_grad_(False)"
     )

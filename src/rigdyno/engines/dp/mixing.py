@@ -1,8 +1,8 @@
 """Whether a sample's answer or gradient depends on the other samples of its batch: looked for by changing the others.
 
-Some samples keep their places, the others are replaced, and both batches go there and back with the same random numbers.
-Whatever differs for a sample that was kept has looked at the others. The first check covers every pair of samples, in
-both directions; later ones come at random steps, with one division into kept and replaced samples each.
+Some samples keep their places, the others are replaced, and both batches go there and back with the same random
+numbers. Whatever differs for a sample that was kept has looked at the others. The first check covers every pair of
+samples, in both directions; later ones come at random steps, with one division into kept and replaced samples each.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Mixing:
             return  # what can't be repeated is named by the comparison of samples
         if still or self._inputs.unclear:
             raise BadSetting(
-                "run sample by sample, the network answers otherwise than as a whole: it isn't clear which of its inputs "
-                "carry samples; pass the samples first, and keep what all samples share in buffers"
+                "run sample by sample, the network answers otherwise than as a whole: it isn't clear which of its "
+                "inputs carry samples; pass the samples first, and keep what all samples share in buffers"
             )
 
     def _answers(self, private: bool) -> tuple[list[Tensor], bool]:
@@ -137,8 +137,8 @@ class Mixing:
             )
         if not torch.equal(whole.random, changed.random):
             raise MixesSamples(
-                f"{reason}. How many random numbers are drawn depends on the data, so that one sample changes the random "
-                "numbers of the next: draw the same number for each sample"
+                f"{reason}. How many random numbers are drawn depends on the data, so that one sample changes the "
+                "random numbers of the next: draw the same number for each sample"
             )
         raise MixesSamples(f"{reason}; clipping one sample's gradient then bounds nothing")
 
@@ -153,8 +153,8 @@ class Mixing:
         for name, buffer in one.buffers.items():
             if not _same(buffer, other.buffers[name]):
                 return (
-                    f"the buffer {name} follows the data, and would be released without noise: leave it out, or compute "
-                    "it from public data and put the module into eval mode"
+                    f"the buffer {name} follows the data, and would be released without noise: leave it out, or "
+                    "compute it from public data and put the module into eval mode"
                 )
         return None
 

@@ -40,7 +40,7 @@ class Inputs:
             if isinstance(leaf, Tensor) and leaf.dim() > self.axis and not isinstance(leaf, nn.Parameter):
                 return int(leaf.shape[self.axis])
         raise BadSetting(
-            f"the network was called without a tensor that has an axis {self.axis}, so the number of samples isn't known"
+            f"the network was called without a tensor that has an axis {self.axis}: the number of samples isn't known"
         )
 
     def _may_carry(self, leaf: Any) -> bool:

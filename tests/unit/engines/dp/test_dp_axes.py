@@ -268,3 +268,32 @@ def test_a_network_that_knows_one_batch_size_only():
     net, _ = wired(Fixed(), 1.0, False)
     with pytest.raises(BadSetting, match="another number of samples"):
         net(torch.randn(4, FEATURES))
+
+
+class Attending(nn.Module):
+    """Without its batch axis, or with the wrong one, attention looks across samples."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.before, self.head = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)
+        self.body, self.how = nn.MultiheadAttention(4, 2, batch_first=how != "second axis"), how
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = self.before(values)
+        values = values[:, 0] if self.how == "no axis" else values
+        found = self.body(query=values, key=values, value=values)[0]
+        return self.head(found if self.how == "no axis" else found.mean(dim=1))
+
+
+@pytest.mark.parametrize("length", [6, 4])
+@pytest.mark.parametrize("how", ["no axis", "second axis"])
+def test_attention_across_samples_is_refused(how, length):
+    net, _ = wired(Attending(how), 1.0, False)
+    with pytest.raises(MixesSamples):
+        net(torch.randn(6, length, FEATURES))
+
+
+@pytest.mark.parametrize("length", [6, 4])
+def test_attention_called_by_keyword(length):
+    torch.manual_seed(0)
+    check(Attending("first axis"), torch.randn(6, length, FEATURES))

@@ -58,8 +58,8 @@ class Generic(Layer):
             refuse_axis(self.name, None)
         if not tensors or UNCLEAR in axes.given or UNCLEAR in axes.answered or None in axes.answered:
             raise MixesSamples(
-                f"{self.name} ({type(self.module).__name__}): some of what it is given or answers is neither the same for all "
-                "samples nor one part for each sample; give it padded batches, and let it answer sample by sample"
+                f"{self.name} ({type(self.module).__name__}): some of what it is given or answers is neither the same "
+                "for all samples nor one part for each sample; give it padded batches, and let it answer sample by sample"
             )
         return [t if axis is None else t.movedim(axis, 0) for t, axis in zip(tensors, axes.given, strict=True)]
 
@@ -69,7 +69,7 @@ class Generic(Layer):
             for key, value in (*vars(module).items(), *module._buffers.items()):
                 if isinstance(value, Tensor) and value.grad_fn is not None:
                     raise Unprotected(
-                        f"{f'{self.name}.{name}'.strip('.')} keeps the tensor {key}, which was computed from parameters "
+                        f"{f'{self.name}.{name}'.strip('.')} keeps the tensor {key}, computed from parameters "
                         "elsewhere: their gradient would get lost here; pass it as an argument, or compute it inside"
                     )
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
+from rigdyno.engines.dp.axes import tensors_in
 from rigdyno.engines.dp.contributions import Outer, Part, PerSample, as_rows
 from rigdyno.engines.dp.errors import MixesSamples
 from rigdyno.engines.dp.layers import Layer, LayerCall
@@ -30,9 +31,12 @@ class Rule(Layer):
         if not torch.is_grad_enabled():
             return self.plain(*args, **kwargs)
         expected = 0 if self.module.batch_first else 1
-        if args[:3] and any(axis != expected for axis in self.axes_of(args, kwargs).given[: min(3, len(args))]):
+        axes = self.axes_of(args, kwargs).given
+        known = dict(zip(map(id, tensors_in((args, kwargs))), axes, strict=False))
+        given = [*args[:3], *(kwargs[name] for name in ("query", "key", "value") if name in kwargs)]
+        if any(known.get(id(part), expected) != expected or part.dim() != 3 for part in given):
             raise MixesSamples(
-                f"{self.name}: its inputs must have three axes, with the samples along axis {expected} (its batch_first is "
+                f"{self.name}: its inputs must have three axes, with the samples along axis {expected} (batch_first is "
                 f"{self.module.batch_first}), or else it attends across samples"
             )
         return self.run(*args, **kwargs)

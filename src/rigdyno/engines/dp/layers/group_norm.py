@@ -44,8 +44,8 @@ class Rule(Layer):
 
 
 class Chain(Layer):
-    """An nn.Sequential with such pairs. Only its own forward knows that one module follows the other: a network that walks
-    over it, or slices it, calls them one by one."""
+    """An nn.Sequential with such pairs. Only its own forward knows that one module follows the other: a network that
+    walks over it, or slices it, calls them one by one."""
 
     def __init__(self, module: nn.Sequential, name: str, clipping: Clipping, norms: Sequence[Rule]) -> None:
         super().__init__(module, name, clipping)
