@@ -23,7 +23,7 @@ from rigdyno.engines.dp.errors import BadSetting, MixesSamples
 from rigdyno.engines.dp.passes import Pass
 from rigdyno.engines.dp.probing import Inputs, Probe
 
-CHANCE = 1 / 320  # of a check in a step; it takes about as long as two and a half steps, so 0.8 % of the time
+CHANCE = 1 / 512  # of a check in a step; it takes about as long as four steps, so 0.8 % of the time
 SAME_WITHIN = 1e-5  # of the largest value
 ANSWERS_WITHIN = 1e-3  # of the largest value: two ways to compute them round differently
 SAME_NORM_WITHIN = 1e-4  # of a squared norm
@@ -86,7 +86,8 @@ class Mixing:
     def refuse(self, thoroughly: bool) -> None:
         """Thoroughly: so many divisions that of any two samples each is kept once while the other is replaced. Else one
         division, by chance."""
-        self._refuse_other_answers()
+        if thoroughly:
+            self._refuse_other_answers()
         rows = list(range(self._inputs.samples))
         _chance.shuffle(rows)
         whole = self._seen(sorted(rows))

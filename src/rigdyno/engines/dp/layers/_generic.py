@@ -59,7 +59,7 @@ class Generic(Layer):
         if not tensors or UNCLEAR in axes.given or UNCLEAR in axes.answered or None in axes.answered:
             raise MixesSamples(
                 f"{self.name} ({type(self.module).__name__}): some of what it is given or answers is neither the same "
-                "for all samples nor one part for each sample; give it padded batches, and let it answer sample by sample"
+                "for all samples nor one part for each; give it padded batches, and let it answer sample by sample"
             )
         return [t if axis is None else t.movedim(axis, 0) for t, axis in zip(tensors, axes.given, strict=True)]
 
