@@ -100,9 +100,16 @@ class Mixing:
     def _refuse_other_answers(self) -> None:
         """The network's own answers, against those by which it will be trained. In eval mode: the two draw their random
         numbers in different order."""
-        (own, still), (ours, _), (again, _) = (
-            self._probe.run(partial(self._answers, private), self._seed) for private in (False, True, False)
+        rows = range(self._inputs.samples)
+        (own, still), (ours, _), (again, _), (half, _) = (
+            self._probe.run(partial(self._answers, private, some), self._seed)
+            for private, some in ((False, rows), (True, rows), (False, rows), (False, rows[: len(rows) // 2]))
         )
+        if still and not all(map(_begins_with, own, half)):
+            raise MixesSamples(
+                "the network's answer to a sample depends on the number of samples in the batch, which is private too: "
+                "leave means over the batch to the loss"
+            )
         if _all_same(own, ours) or not _all_same(own, again):
             return  # what can't be repeated is named by the comparison of samples
         if still or self._inputs.unclear:
@@ -111,12 +118,12 @@ class Mixing:
                 "inputs carry samples; pass the samples first, and keep what all samples share in buffers"
             )
 
-    def _answers(self, private: bool) -> tuple[list[Tensor], bool]:
+    def _answers(self, private: bool, rows: Sequence[int]) -> tuple[list[Tensor], bool]:
         """And whether they were found without random numbers."""
         before = torch.get_rng_state()
         for module in self._probe.network.modules():
             module.training = False
-        args, kwargs = self._inputs.picked(range(self._inputs.samples))
+        args, kwargs = self._inputs.picked(rows)
         watching = Watching(self._clipping, self._inputs.samples)
         with torch.set_grad_enabled(private), self._clipping.watched_by(watching):
             found = self._probe.network(*args, **kwargs)
@@ -207,6 +214,12 @@ def _bend(answer: Tensor, samples: int) -> Tensor | float:
 
 def _all_same(these: list[Tensor], those: list[Tensor]) -> bool:
     return all(_same(one, other, ANSWERS_WITHIN) for one, other in zip(these, those, strict=True))
+
+
+def _begins_with(whole: Tensor, part: Tensor) -> bool:
+    """Along the axis in which they differ, if there is one."""
+    axes = [axis for axis, size in enumerate(whole.shape) if part.dim() == whole.dim() and part.shape[axis] != size]
+    return len(axes) != 1 or _same(whole.narrow(axes[0], 0, part.shape[axes[0]]), part, ANSWERS_WITHIN)
 
 
 def _has_axes(leaf: Any) -> bool:

@@ -272,3 +272,37 @@ def test_a_hook_that_changes_answers_without_mixing():
     net, _ = wired(network(nn.Tanh()), 1.0, False)
     net[1].register_forward_hook(lambda module, args, found: found * 2)
     step(net)
+
+
+class Divided(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return values / len(values)
+
+
+@pytest.mark.parametrize("samples", [2, 3, BATCH])
+def test_a_division_by_the_size_of_the_batch(samples):
+    net, _ = wired(network(Divided()), 1.0, False)
+    with pytest.raises(MixesSamples, match="number of samples"):
+        step(net, samples)
+
+
+class WithLoss(nn.Module):
+    """Answers with a mean over the batch as well, as networks do that compute their loss."""
+
+    def __init__(self, across: bool) -> None:
+        super().__init__()
+        self.layer, self.across = nn.Linear(FEATURES, CLASSES), across
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        found = self.layer(values)
+        scores = functional.normalize(found) @ functional.normalize(found).T if self.across else found
+        target = torch.arange(len(values)) if self.across else torch.zeros(len(values), dtype=torch.long)
+        return functional.cross_entropy(scores, target), found
+
+
+def test_a_loss_inside_the_network():
+    net, _ = wired(WithLoss(across=False), 1.0, False)
+    net(torch.randn(BATCH, FEATURES))[0].backward()
+    net, _ = wired(WithLoss(across=True), 1.0, False)
+    with pytest.raises(MixesSamples, match="depends on the other samples"):
+        net(torch.randn(BATCH, FEATURES))
