@@ -86,8 +86,6 @@ class Mixing:
     def refuse(self, thoroughly: bool) -> None:
         """Thoroughly: so many divisions that of any two samples each is kept once while the other is replaced. Else one
         division, by chance."""
-        if thoroughly:
-            self._refuse_other_answers()
         rows = list(range(self._inputs.samples))
         _chance.shuffle(rows)
         whole = self._seen(sorted(rows))
@@ -96,6 +94,8 @@ class Mixing:
             self._compare(whole, kept)
             if thoroughly:
                 self._compare(whole, [row for row in rows if row not in set(kept)])
+        if thoroughly:
+            self._refuse_other_answers()
 
     def _refuse_other_answers(self) -> None:
         """The network's own answers, against those by which it will be trained. In eval mode: the two draw their random

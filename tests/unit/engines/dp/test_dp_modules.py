@@ -438,3 +438,51 @@ def test_group_norm_in_the_place_of_batch_norm_lets_rows_through(channels):
     norm = replace_batch_norm(nn.Sequential(nn.BatchNorm1d(channels)))
     with torch.no_grad():
         assert float(norm(torch.randn(SAMPLES, channels)).std(dim=0).min()) > 1e-3
+
+
+class Stateless(nn.Module):
+    """Runs a layer with figures made of its parameters."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.head = inner, head(8)
+
+    def forward(self, values: Tensor) -> Tensor:
+        twice = {name: 2 * parameter for name, parameter in self.inner.named_parameters()}
+        return self.head(torch.func.functional_call(self.inner, twice, (values,)))
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(8, 8), lambda: Adapted(True), lambda: Adapted(False)])
+def test_other_parameters_in_the_place_of_a_layers_own_are_refused(make):
+    net, _ = wired(Stateless(make()), 1.0, False)
+    with pytest.raises(Unprotected, match="functional_call"):
+        net(torch.randn(SAMPLES, 8))
+
+
+def test_layers_without_any_output():
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.none, self.layer = nn.Linear(8, 0), nn.Linear(8, CLASSES)
+
+        def forward(self, values: Tensor) -> Tensor:
+            return self.layer(values) + self.none(values).sum(dim=1, keepdim=True)
+
+    torch.manual_seed(0)
+    check(Empty(), torch.randn(SAMPLES, 8))
+
+
+def test_the_lstm_of_opacus():
+    layers = pytest.importorskip("opacus.layers")
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = layers.DPLSTM(8, 4, batch_first=True), nn.Linear(4, CLASSES)
+
+        def forward(self, values: Tensor) -> Tensor:
+            found, (last, _) = self.body(values)
+            return self.head(last[-1] + found[:, 0])
+
+    torch.manual_seed(0)
+    check(Recurrent(), torch.randn(SAMPLES, 3, 8))

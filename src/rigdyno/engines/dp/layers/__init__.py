@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
+from operator import is_
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from rigdyno.engines.dp.axes import Axes, Signature, refuse_axis, signature, tensors_in
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.contributions import Contribution
-from rigdyno.engines.dp.errors import MixesSamples
+from rigdyno.engines.dp.errors import MixesSamples, Unprotected
 from rigdyno.engines.dp.forwards import Forward
 from rigdyno.engines.dp.passes import Pass
 
@@ -41,6 +42,8 @@ class Layer:
         self.axes: dict[Signature, Axes] = {}
         self.door: Finder | None = None
         self._forward: Forward | None = None
+        held = [part._parameters for part in module.modules() if part._parameters]
+        self._held = [(parameters, list(parameters.values())) for parameters in held]
 
     def take(self) -> None:
         self._forward = Forward(self.module, self.forward)
@@ -83,6 +86,13 @@ class Layer:
         raise NotImplementedError
 
     def axes_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Axes:
+        """Of a call with gradients."""
+        for parameters, before in self._held:
+            if not all(map(is_, parameters.values(), before)):
+                raise Unprotected(
+                    f"{self.name} is called with other parameters in the place of its own, whose gradient would get "
+                    "lost: leave out torch.func.functional_call, or make what it does a parametrization"
+                )
         single = not kwargs and len(args) == 1 and isinstance(args[0], Tensor)
         found = self.axes.get((args[0].dim(),) if single else signature(tensors_in((args, kwargs))))
         if found is not None:
