@@ -210,6 +210,8 @@ def private_loader(
 def _samples_of(loader: DataLoader[Any]) -> int:
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise BadSetting("Poisson sampling draws by index: give a dataset with __getitem__ and __len__, not a stream")
+    if isinstance(loader, PoissonLoader):
+        raise BadSetting("this loader is a private one already: give the ordinary loader that it was made from")
     if loader.batch_size is None:
         raise BadSetting("this loader has no batch size: make it with batch_size=..., not with a batch_sampler or None")
     samples = len(loader.dataset)

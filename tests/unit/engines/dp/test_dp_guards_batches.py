@@ -10,7 +10,7 @@ from dp_guarded import BOUND, CLASSES, FEATURES, Guarded, batch, network, same
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from rigdyno.engines.dp import GivenBatches, PrivacyEngine, Unprotected, micro_batches
+from rigdyno.engines.dp import BadSetting, GivenBatches, PrivacyEngine, Unprotected, micro_batches
 
 SAMPLES, BATCH = 200, 20
 
@@ -320,6 +320,15 @@ def test_two_iterators_at_once():
         train(net, optimizer, *one)
         train(net, optimizer, *other)
     assert counted(engine) == 2 * len(loader)
+
+
+def test_a_private_loader_is_not_made_private_again():
+    engine, net, optimizer, loader = poisson()
+    engine.release()
+    with pytest.raises(BadSetting, match="ordinary loader"):
+        engine.make_private(
+            module=net, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0
+        )
 
 
 def test_a_stream_of_skips_is_counted_at_the_rate_they_were_drawn_by():

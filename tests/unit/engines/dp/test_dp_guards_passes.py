@@ -293,6 +293,7 @@ def test_pieces_in_two_threads():
     threads = [threading.Thread(target=lambda piece=piece: guarded.loss(piece).backward()) for piece in pieces]
     for thread in threads:
         thread.start()
+    for thread in threads:
         thread.join(60)
     guarded.optimizer.step()
     assert same(guarded.released(), guarded.expected((inputs, answers)))

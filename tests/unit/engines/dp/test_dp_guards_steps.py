@@ -11,6 +11,7 @@ import torch
 from dp_guarded import BOUND, CLASSES, FEATURES, SIGMA, Guarded, batch, network, same, weights
 from torch import nn
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rigdyno.engines.dp import BadSetting, GivenBatches, Unprotected
 
@@ -177,16 +178,16 @@ def test_unfreezing_as_the_message_says():
     guarded.step(guarded.draw())
     guarded.engine.release()
     guarded.net.requires_grad_(True)
+    guarded.before = copy.deepcopy(guarded.net)
     optimizer = torch.optim.SGD(guarded.net.parameters(), lr=1.0)
     batches = GivenBatches([batch(seed=7)], 1.0)
     guarded.engine.make_private_with_batches(
         module=guarded.net, optimizer=optimizer, batches=batches, noise_multiplier=SIGMA, max_grad_norm=BOUND
     )
-    before, start = copy.deepcopy(guarded.net), weights(guarded.net)
+    start = weights(guarded.net)
     for drawn in batches:
         functional.cross_entropy(guarded.net(drawn[0]), drawn[1]).backward()
         optimizer.step()
-    guarded.before = before
     assert same(start - weights(guarded.net), guarded.expected(drawn))
     assert guarded.steps() == 2
 
@@ -342,9 +343,7 @@ def test_all_kinds_of_steps_are_counted_once(kind, options):
 def test_a_user_s_own_hooks_see_what_is_released_and_nothing_before():
     guarded = Guarded()
     seen = []
-    first = torch.optim.optimizer.register_optimizer_step_pre_hook(
-        lambda optimizer, *_: seen.append(guarded.net[0].weight.grad)
-    )
+    first = register_optimizer_step_pre_hook(lambda *_: seen.append(guarded.net[0].weight.grad))
     guarded.optimizer.register_step_pre_hook(lambda *_: seen.append(guarded.net[0].weight.grad.clone()))
     try:
         guarded.step(guarded.draw())
