@@ -17,9 +17,9 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from rigdyno.engines.dp.checks.probing import Inputs
 from rigdyno.engines.dp.errors import BadSetting, MixesSamples
 from rigdyno.engines.dp.layers import rules
-from rigdyno.engines.dp.probing import Inputs
 
 MOST_GROUPS = 32
 LEAST_CHANNELS_OF_ROWS = 4

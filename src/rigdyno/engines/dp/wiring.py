@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from rigdyno.engines.dp.checks.door import Door
 from rigdyno.engines.dp.clipping import Clipping
-from rigdyno.engines.dp.door import Door
 from rigdyno.engines.dp.forwards import own_forward
 from rigdyno.engines.dp.layers import Layer, rules
 from rigdyno.engines.dp.layers._generic import Generic

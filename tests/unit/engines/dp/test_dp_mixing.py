@@ -8,7 +8,8 @@ from dp_naive import engine_sum, naive_gradients, naive_sum, wired
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rigdyno.engines.dp import MixesSamples, mixing
+from rigdyno.engines.dp import MixesSamples
+from rigdyno.engines.dp.checks import mixing
 
 CLASSES, FEATURES, BATCH = 4, 6, 8
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from rigdyno.engines.dp.axes import Axes, Signature, refuse_axis, signature, tensors_in
+from rigdyno.engines.dp.checks.axes import Axes, Signature, refuse_axis, signature, tensors_in
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.contributions import Contribution
 from rigdyno.engines.dp.errors import MixesSamples, Unprotected

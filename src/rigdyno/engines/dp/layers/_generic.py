@@ -12,7 +12,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from rigdyno.engines.dp.axes import UNCLEAR, Axes, refuse_axis
+from rigdyno.engines.dp.checks.axes import UNCLEAR, Axes, refuse_axis
 from rigdyno.engines.dp.contributions import PerSample
 from rigdyno.engines.dp.errors import MixesSamples, Unprotected
 from rigdyno.engines.dp.forwards import own_forward

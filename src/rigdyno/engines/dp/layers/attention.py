@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
-from rigdyno.engines.dp.axes import tensors_in
+from rigdyno.engines.dp.checks.axes import tensors_in
 from rigdyno.engines.dp.contributions import Outer, Part, PerSample, as_rows
 from rigdyno.engines.dp.errors import MixesSamples
 from rigdyno.engines.dp.layers import Layer, LayerCall

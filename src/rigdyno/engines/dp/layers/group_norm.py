@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
+from rigdyno.engines.dp.checks.probing import HOOKS
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.contributions import PerSample
 from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layout import channels_inside, over_places, own_layout, rows_of
-from rigdyno.engines.dp.probing import HOOKS
 
 Sums: TypeAlias = "tuple[Tensor, Tensor | None]"  # a sample each, with their squared norms where they are known
 

@@ -16,14 +16,14 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from rigdyno.engines.dp.axes import Axes, Signature, establish, signature, tensors_in
+from rigdyno.engines.dp.checks.axes import Axes, Signature, establish, signature, tensors_in
+from rigdyno.engines.dp.checks.mixing import Mixing, Turns
+from rigdyno.engines.dp.checks.probing import Inputs, Listening, Probe
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.errors import BadSetting, MixesSamples, PrivacyError
 from rigdyno.engines.dp.examine import may_mix, refuse_transposed
 from rigdyno.engines.dp.layers import Layer
-from rigdyno.engines.dp.mixing import Mixing, Turns
 from rigdyno.engines.dp.passes import NO_TASK, current_task
-from rigdyno.engines.dp.probing import Inputs, Listening, Probe
 
 
 class _Here(threading.local):

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from rigdyno.engines.dp.checks.probing import Inputs, Probe
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.contributions import Contribution
 from rigdyno.engines.dp.errors import BadSetting, MixesSamples
 from rigdyno.engines.dp.passes import Pass
-from rigdyno.engines.dp.probing import Inputs, Probe
 
 CHANCE = 1 / 512  # of a check in a step; it takes about as long as four steps, so 0.8 % of the time
 SAME_WITHIN = 1e-5  # of the largest value

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from rigdyno.engines.dp.checks.probing import Inputs, Probe
 from rigdyno.engines.dp.errors import BadSetting, MixesSamples, PrivacyError
-from rigdyno.engines.dp.probing import Inputs, Probe
 
 Shape = tuple[int, ...]
 Signature = tuple[int, ...]  # the number of axes of each tensor of a call
