@@ -297,3 +297,34 @@ def test_attention_across_samples_is_refused(how, length):
 def test_attention_called_by_keyword(length):
     torch.manual_seed(0)
     check(Attending("first axis"), torch.randn(6, length, FEATURES))
+
+
+class WithLengths(nn.Module):
+    """(time, samples, features) beside a mask of (samples, time) and a factor for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.head = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)
+        self.body = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)
+
+    def forward(self, values: Tensor, padding: Tensor, factor: Tensor) -> Tensor:
+        found = self.body(self.before(values), src_key_padding_mask=padding)
+        return self.head(found.mean(dim=0)) * factor[:, None]
+
+
+@pytest.mark.parametrize(("samples", "length"), [(4, 7), (5, 5)])
+def test_masks_and_factors_along_the_first_axis_beside_sequences(samples, length):
+    torch.manual_seed(0)
+    net, target = WithLengths(), torch.randint(CLASSES, (samples,))
+    values, factor = torch.randn(length, samples, FEATURES), torch.rand(samples)
+    padding = torch.arange(length)[None, :] > torch.arange(samples)[:, None]
+    plain, found = copy.deepcopy(net).double(), []
+    for row in range(samples):
+        alone = plain(values[:, row : row + 1].double(), padding[row : row + 1], factor[row : row + 1].double())
+        loss = functional.cross_entropy(alone, target[row : row + 1])
+        gradients = torch.autograd.grad(loss, list(plain.parameters()))
+        found.append(torch.cat([gradient.flatten() for gradient in gradients]))
+    bound = sorted(float(gradient.norm()) for gradient in found)[samples // 2] * 1.01
+    net, clipping = wired(net, bound, False, batch_first=False)
+    functional.cross_entropy(net(values, padding, factor), target).backward()
+    assert_close(clipping.take().double(), naive_sum(found, bound))

@@ -29,6 +29,7 @@ from rigdyno.engines.dp.passes import NO_TASK, current_task
 class _Here(threading.local):
     def __init__(self) -> None:
         self.inputs: list[Inputs | None] = []
+        self.listening: Listening | None = None
 
 
 class Door:
@@ -39,10 +40,9 @@ class Door:
         self._frozen_norms = [(name, norm) for name, norm in network.named_modules() if may_mix(norm)]
         self._modes: set[tuple[bool, ...]] = set()
         self._largest = 0
-        self._places: dict[Signature, list[int]] = {}  # of the tensors that carry samples, by the kind of call
+        self._places: dict[Signature, dict[int, int]] = {}  # which inputs carry samples, by the kind of call
         self._turns = Turns()
         self._here = _Here()
-        self._listening: Listening | None = None
         self._speaking: list[object] = []  # hooks of the user's that change what the network computes
         for layer in layers:
             layer.door = self
@@ -68,14 +68,15 @@ class Door:
         self._refuse_modes(inputs)
         if self._clipping.private and len(self._here.inputs) == 1 and inputs.samples > 1 and self._due(inputs.samples):
             self._look(inputs)
-            self._listening = Listening(self._modules)
+            self._here.listening = Listening(self._modules)
         self._clipping.join(inputs.samples, inputs.by_sample())
 
     def leave(self, answer: Any) -> None:
         inputs = self._here.inputs.pop()
-        listening, self._listening = self._listening, None
+        listening, self._here.listening = self._here.listening, None
         try:
-            if listening is not None and inputs is not None and self._heard(listening.stop()):
+            new = listening is not None and self._heard(listening.stop())
+            if new and inputs is not None and answer is not None:
                 self._read(inputs, thoroughly=True)  # once more, with the hooks that take part
         finally:
             self._clipping.leave(tree_leaves(answer))

@@ -7,6 +7,7 @@ generator that a module holds can't be repeated, and is told apart by running th
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,30 +24,34 @@ from rigdyno.engines.dp.errors import BadSetting
 Answer = TypeVar("Answer")
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-MOST_UNCLEAR = 4  # inputs of which it isn't clear whether they carry samples: each doubles the tries
+MOST_READINGS = 32  # of inputs of which it isn't clear whether they carry samples
 
 
 class Inputs:
-    """Of one call of a network: which of its tensors carry a sample in each place of an axis."""
+    """Of one call of a network: which of its tensors carry samples, along which axis; the first along `axis`."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], axis: int) -> None:
         self._leaves, self._form = tree_flatten((args, kwargs))
         self.axis = axis
-        self.samples = self._count()
-        self.places = [place for place, leaf in enumerate(self._leaves) if self._may_carry(leaf)]
+        first = self._first()
+        self.samples = int(self._leaves[first].shape[axis])
+        self._options = {first: [axis], **{place: axes for place, axes in self._possible() if place != first and axes}}
+        self.places = {place: axes[0] for place, axes in self._options.items()}
 
-    def _count(self) -> int:
-        for leaf in self._leaves:
-            if isinstance(leaf, Tensor) and leaf.dim() > self.axis and not isinstance(leaf, nn.Parameter):
-                return int(leaf.shape[self.axis])
+    def _first(self) -> int:
+        for place, leaf in enumerate(self._leaves):
+            if _may_carry(leaf) and leaf.dim() > self.axis:
+                return place
         raise BadSetting(
             f"the network was called without a tensor that has an axis {self.axis}: the number of samples isn't known"
         )
 
-    def _may_carry(self, leaf: Any) -> bool:
-        if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter) or leaf.dim() <= self.axis:
-            return False
-        return int(leaf.shape[self.axis]) == self.samples
+    def _possible(self) -> Iterator[tuple[int, list[int]]]:
+        """Beside samples along the second axis there may be labels and masks that have them along the first."""
+        for place, leaf in enumerate(self._leaves):
+            if _may_carry(leaf):
+                axes = [axis for axis in dict.fromkeys((self.axis, 0)) if axis < leaf.dim()]
+                yield place, [axis for axis in axes if int(leaf.shape[axis]) == self.samples]
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -55,33 +60,38 @@ class Inputs:
     @property
     def unclear(self) -> bool:
         """Whether more tensors than one are as long as the batch is large."""
-        return sum(self._may_carry(leaf) for leaf in self._leaves) > 1
+        return len(self._options) > 1
 
     def by_sample(self) -> list[Tensor]:
         """Those that may carry samples, with a sample a row."""
-        return [self._leaves[place].movedim(self.axis, 0) for place in self.places]
+        return [self._leaves[place].movedim(axis, 0) for place, axis in self.places.items()]
 
     def readings(self) -> Iterator[Inputs]:
-        """This one, then those in which fewer tensors carry samples: a mask may be as long as the batch is large. The
-        first tensor always does."""
-        first, *unclear = self.places
-        for number in range(2 ** min(len(unclear), MOST_UNCLEAR)):
-            yield self.read([first, *(place for bit, place in enumerate(unclear) if not number >> bit & 1)])
+        """This one, then those in which fewer tensors carry samples: a mask may be as long as the batch is large."""
+        first, *others = self._options
+        choices = [[*self._options[place], None] for place in others]
+        for axes in itertools.islice(itertools.product(*choices), MOST_READINGS):
+            chosen = {place: axis for place, axis in zip(others, axes, strict=True) if axis is not None}
+            yield self.read({first: self.axis, **chosen})
 
-    def read(self, places: Sequence[int]) -> Inputs:
+    def read(self, places: dict[int, int]) -> Inputs:
         """With samples in these places alone, as far as they can be there."""
         reading = copy.copy(self)
-        reading.places = [place for place in self.places if place in places]
+        reading.places = {place: axis for place, axis in places.items() if axis in self._options.get(place, ())}
         return reading
 
     def picked(self, rows: Sequence[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call with these samples, by number."""
         leaves = list(self._leaves)
-        for place in self.places:
+        for place, axis in self.places.items():
             leaf = leaves[place].detach()
-            leaves[place] = leaf.index_select(self.axis, torch.tensor(rows, device=leaf.device, dtype=torch.long))
+            leaves[place] = leaf.index_select(axis, torch.tensor(rows, device=leaf.device, dtype=torch.long))
         args, kwargs = tree_unflatten(leaves, self._form)
         return args, kwargs
+
+
+def _may_carry(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and not isinstance(leaf, nn.Parameter) and leaf.dim() > 0
 
 
 class Probe:
