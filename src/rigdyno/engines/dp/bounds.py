@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rigdyno.engines.dp.errors import BadSetting
 
@@ -51,7 +52,9 @@ class Bound:
     def _weights(self, squared: Tensor, norm: float, together: int) -> Tensor:
         scale = self._scale(squared)
         allowed = norm * (1.0 - MARGIN - MARGIN_A_SAMPLE * together)
-        return (allowed / (squared.sqrt() * scale)).clamp_(max=1.0) * scale
+        weights = (allowed / (squared.sqrt() * scale)).clamp_(max=1.0) * scale
+        # Below the normal range float32 has few digits, and would round a weight up by as much as a half.
+        return functional.threshold(weights, torch.finfo(torch.float32).tiny, 0.0)
 
     def _scale(self, squared: Tensor) -> int:
         """How many times as long a sample's own gradient is as the one that backward finds."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -88,6 +89,19 @@ class Clipping:
         passing = self._here.calls.pop()
         if self.private and passing is not None and self._called() is None:
             passing.leave_by(answers)
+
+    @contextmanager
+    def watched_by(self, passing: Pass) -> Iterator[None]:
+        """All layers report to this pass meanwhile."""
+        self._here.calls.append(passing)
+        try:
+            yield
+        finally:
+            self._here.calls.pop()
+
+    def waiting(self) -> list[Tensor]:
+        """The tensors of the batches that were drawn and aren't used yet, as far as they still exist."""
+        return [] if self._tray is None else self._tray.tensors()
 
     def passing(self, inputs: Tensor) -> Pass:
         """The pass that a layer is called in. Layers that are called past the network belong together until their
@@ -176,7 +190,7 @@ class Clipping:
             )
         parameters, together = [use.parameter for use in uses], (self._summed + samples) * self._ranks
         found = self.bound.weights(parameters, squared, together)
-        dtype = self.gradients.flat.dtype
+        dtype = self.gradients.dtype
         distinct = {id(weights): weights.to(dtype) for weights in {id(each): each for each in found}.values()}
         return [distinct[id(weights)] for weights in found]
 

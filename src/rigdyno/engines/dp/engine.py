@@ -73,19 +73,21 @@ class PrivacyEngine:
         clipping: ClippingKind = "flat",
         clipping_options: Mapping[str, float] | None = None,
         noise_generator: torch.Generator | None = None,
+        batch_first: bool = True,
         ahead: int = AHEAD,
     ) -> tuple[nn.Module, Optimizer, PoissonLoader | ShuffledLoader]:
         """The objects given, changed in place; only the loader is a new one, that samples by Poisson. Without
         `poisson_sampling` it shuffles, and every epoch costs as much as one step on all samples. `clipping` per layer
         takes one norm for all together, or one for each parameter by its name; adaptive clipping begins at the norm
         (`clipping_options`: share, rate, count_std). `noise_generator`: in the place of the engine's, for noise.
-        `ahead`: how many batches a trainer may draw before it uses the one it is at."""
+        `batch_first`: the samples are along the first axis of the network's inputs; if not, along the second. `ahead`:
+        how many batches a trainer may draw before it uses the one it is at."""
         bound = bound_of(max_grad_norm, clipping, loss_reduction, clipping_options or {})
         self._refuse(module, optimizer, noise_multiplier, loss_reduction)
         turn = Turn(self.ledger)
         loader = self._loader(data_loader, poisson_sampling, ahead, turn)
         self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
-        self._wire(module, optimizer, loader, noise_multiplier, bound, noise_generator, turn)
+        self._wire(module, optimizer, loader, noise_multiplier, bound, noise_generator, turn, batch_first)
         return module, optimizer, loader
 
     def make_private_with_batches(
@@ -100,12 +102,14 @@ class PrivacyEngine:
         clipping: ClippingKind = "flat",
         clipping_options: Mapping[str, float] | None = None,
         noise_generator: torch.Generator | None = None,
+        batch_first: bool = True,
     ) -> tuple[nn.Module, Optimizer, GivenBatches]:
         """Where the data set behind the batches isn't at hand: the step is the same, and epsilon is a bound far above
         that of Poisson batches, since nothing is known about how these were drawn."""
         bound = bound_of(max_grad_norm, clipping, loss_reduction, clipping_options or {})
         self._refuse(module, optimizer, noise_multiplier, loss_reduction)
-        self._wire(module, optimizer, batches, noise_multiplier, bound, noise_generator, Turn(self.ledger))
+        turn = Turn(self.ledger)
+        self._wire(module, optimizer, batches, noise_multiplier, bound, noise_generator, turn, batch_first)
         return module, optimizer, batches
 
     def make_private_with_epsilon(
@@ -177,13 +181,14 @@ class PrivacyEngine:
         bound: Bound,
         noise_generator: torch.Generator | None,
         turn: Turn,
+        batch_first: bool,
     ) -> None:
         Ranks.here().start_alike(module)
         device = next(parameter.device for parameter in module.parameters() if parameter.requires_grad)
         source = noise_generator if noise_generator is not None else self._generator
         noise = noise_source(device, generator=source, secure=self.secure, kernels=self.kernels, turn=turn)
         self._training = PrivateTraining(
-            module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels
+            module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels, batch_first
         )
 
     @property
