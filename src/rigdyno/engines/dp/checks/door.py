@@ -147,7 +147,8 @@ class Door:
         for reading in inputs.readings() if known is None else [known]:
             before = [dict(layer.axes) for layer in self._layers]
             try:
-                self._establish(probe, reading, self._layers)
+                if known is None:
+                    self._establish(probe, reading, self._layers)
                 Mixing(probe, self._clipping, reading, self._open_modules()).refuse(thoroughly)
             except PrivacyError as reason:
                 refusal = refusal or reason
