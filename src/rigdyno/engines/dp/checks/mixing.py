@@ -24,7 +24,7 @@ from rigdyno.engines.dp.errors import BadSetting, MixesSamples
 from rigdyno.engines.dp.passes import Pass
 
 CHANCE = 1 / 512  # of a check in a step; it takes about as long as four steps, so 0.8 % of the time
-SAME_WITHIN = 1e-5  # of the largest value
+SAME_WITHIN = 1e-5  # of the size of an answer
 ANSWERS_WITHIN = 1e-3  # of the largest value: two ways to compute them round differently
 SAME_NORM_WITHIN = 1e-4  # of a squared norm
 
@@ -67,7 +67,7 @@ class Seen:
     """What one run showed: every module's answers, every parameter's norms, the buffers, the random numbers' state."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[str, Tensor]] = []
+        self.answers: list[tuple[str, list[Tensor]]] = []  # their fingerprints: all of them would double the memory
         self.squared: dict[int, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.random = torch.empty(0)
@@ -133,7 +133,7 @@ class Mixing:
     def _compare(self, whole: Seen, kept: list[int]) -> None:
         staying = set(kept)
         rows = range(self._inputs.samples)
-        order = [row if row in staying else _chance.choice([other for other in rows if other != row]) for row in rows]
+        order = [row if row in staying else (row + _chance.randrange(1, len(rows))) % len(rows) for row in rows]
         changed = self._seen(order)
         reason = self._difference(whole, changed, kept)
         if reason is None:
@@ -153,7 +153,7 @@ class Mixing:
     def _difference(self, one: Seen, other: Seen, kept: list[int]) -> str | None:
         rows = torch.tensor(kept)
         for (name, here), (_, there) in zip(one.answers, other.answers, strict=False):
-            if here.shape == there.shape and not _same_rows(here, there, rows, self._inputs.samples):
+            if here and len(here) == len(there) and not any(map(partial(_same_rows, kept=rows), here, there)):
                 return f"{name or 'the network'}: what it answers to a sample depends on the other samples of the batch"
         for key in one.squared.keys() | other.squared.keys():
             if not _same_norms(one.squared.get(key), other.squared.get(key), rows):
@@ -172,7 +172,9 @@ class Mixing:
 
         def listen(name: str) -> Callable[..., None]:
             def hear(module: nn.Module, args: Any, answer: Any) -> None:
-                seen.answers.extend((name, leaf.detach().clone()) for leaf in tree_leaves(answer) if _has_axes(leaf))
+                for leaf in tree_leaves(answer):
+                    if isinstance(leaf, Tensor):
+                        seen.answers.append((name, _fingerprints(leaf.detach(), self._inputs.samples)))
 
             return hear
 
@@ -222,15 +224,24 @@ def _begins_with(whole: Tensor, part: Tensor) -> bool:
     return len(axes) != 1 or _same(whole.narrow(axes[0], 0, part.shape[axes[0]]), part, ANSWERS_WITHIN)
 
 
-def _has_axes(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.dim() > 0
+def _fingerprints(answer: Tensor, samples: int) -> list[Tensor]:
+    """A few figures for each sample, along every axis as long as the batch: mixing leaves none of them alone."""
+    values = torch.view_as_real(answer) if answer.is_complex() else answer
+    values = values if values.is_floating_point() else values.float()
+    axes = [axis for axis, size in enumerate(answer.shape) if size == samples]
+    return [_fingerprint(values.movedim(axis, 0).flatten(1) if values.dim() > 1 else values[:, None]) for axis in axes]
 
 
-def _same_rows(one: Tensor, other: Tensor, kept: Tensor, samples: int) -> bool:
-    """Along an axis as long as the batch, whichever: mixing leaves none of them alone."""
-    axes = [axis for axis, size in enumerate(one.shape) if size == samples]
-    kept = kept.to(one.device)
-    return not axes or any(_same(one.index_select(a, kept), other.index_select(a, kept)) for a in axes)
+def _fingerprint(rows: Tensor) -> Tensor:
+    """(samples, 3): two random projections and the size."""
+    directions = torch.rand(rows.shape[1], 2, generator=torch.Generator().manual_seed(1)).to(rows) - 0.5
+    return torch.cat([rows @ directions, torch.linalg.vector_norm(rows, dim=1, keepdim=True)], dim=1)
+
+
+def _same_rows(one: Tensor, other: Tensor, kept: Tensor) -> bool:
+    here, there = one[kept.to(one.device)], other[kept.to(one.device)]
+    allowed = SAME_WITHIN * here[:, 2:].nan_to_num(posinf=0.0) + 1e-30
+    return bool((torch.eq(here, there) | (here.isnan() & there.isnan()) | ((here - there).abs() <= allowed)).all())
 
 
 def _same(one: Tensor, other: Tensor, within: float = SAME_WITHIN) -> bool:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
-from rigdyno.engines.dp.checks.probing import HOOKS
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.contributions import PerSample
 from rigdyno.engines.dp.layers import Layer, LayerCall
@@ -52,12 +51,16 @@ class Chain(Layer):
         self._norms = {id(norm.module): norm for norm in norms}
 
     def forward(self, inputs: Any) -> Any:
-        assert isinstance(self.module, nn.Sequential)
-        modules = iter([*zip(self.module, [*self.module][1:], strict=False), (self.module[-1], None)])
-        for module, after in modules:
-            if after is not None and torch.is_grad_enabled() and self._fits(module, after, inputs):
-                inputs = self._norms[id(module)].run_with(inputs, type(after))
-                next(modules)
+        modules, taken = list(self.module._modules.values()), torch.is_grad_enabled()
+        following = iter([*modules[1:], None])
+        silent = False
+        for module in modules:
+            assert module is not None
+            after = next(following)
+            if silent:
+                silent = False
+            elif taken and after is not None and self._fits(module, after, inputs):
+                inputs, silent = self._norms[id(module)].run_with(inputs, type(after)), True
             else:
                 inputs = module(inputs)
         return inputs
@@ -72,7 +75,8 @@ class Chain(Layer):
 
 
 def _watched(module: nn.Module) -> bool:
-    return any(vars(module)[name] for name in HOOKS)
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks)
 
 
 class _GroupNorm(Function):
