@@ -271,19 +271,23 @@ def test_a_step_that_broke_off_opens_no_hole():
     assert float((start - weights(guarded.net)).std()) > 0.3, "with noise again"
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-def test_a_closure_is_run_once_before_the_noise(by_name):
-    guarded = Guarded(sigma=SIGMA)
-    drawn = guarded.draw()
-
+def closure_of(guarded: Guarded, drawn):
     def closure():
         guarded.optimizer.zero_grad()
         loss = guarded.loss(drawn)
         loss.backward()
         return loss
 
+    return closure
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_closure_is_run_once_before_the_noise(by_name):
+    guarded = Guarded(sigma=SIGMA)
+    drawn = guarded.draw()
+    closure = closure_of(guarded, drawn)
     answer = guarded.optimizer.step(closure=closure) if by_name else guarded.optimizer.step(closure)
-    assert float(answer) > 0
+    assert float(answer.detach()) > 0
     assert guarded.steps() == 1
     assert same(guarded.released(), guarded.expected(drawn))
 
@@ -291,13 +295,7 @@ def test_a_closure_is_run_once_before_the_noise(by_name):
 def test_an_optimizer_that_asks_its_closure_again_is_refused():
     guarded = Guarded(optimizer=torch.optim.LBFGS)
     drawn = guarded.draw()
-
-    def closure():
-        guarded.optimizer.zero_grad()
-        loss = guarded.loss(drawn)
-        loss.backward()
-        return loss
-
+    closure = closure_of(guarded, drawn)
     with pytest.raises(Unprotected, match="several times a step"):
         guarded.optimizer.step(closure)
     assert guarded.steps() == 1
