@@ -281,6 +281,18 @@ def closure_of(guarded: Guarded, drawn):
     return closure
 
 
+def test_a_gradient_past_the_rules_after_a_step_that_broke_off():
+    guarded = Guarded(optimizer=Breaking)
+    drawn = guarded.draw()
+    with pytest.raises(KeyError):
+        guarded.step(drawn)
+    (guarded.net[0].weight * drawn[0][0]).sum().backward()
+    guarded.optimizer.breaks = False
+    with pytest.raises(Unprotected, match=r"0\.weight"):
+        guarded.optimizer.step()
+    assert unmoved(guarded)
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_closure_is_run_once_before_the_noise(by_name):
     guarded = Guarded(sigma=SIGMA)
