@@ -19,17 +19,14 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from rigdyno.engines.dp.accounting import Epsilon, check_delta, noise_multiplier_for
-from rigdyno.engines.dp.clipping import Bound, Clipping, Reduction
-from rigdyno.engines.dp.errors import BadSetting, Unprotected
+from rigdyno.engines.dp.clipping import Bound, Reduction
+from rigdyno.engines.dp.errors import BadSetting
 from rigdyno.engines.dp.examine import refuse
-from rigdyno.engines.dp.kernels import usable
 from rigdyno.engines.dp.ledger import Ledger
-from rigdyno.engines.dp.noise import Noise, noise_source
+from rigdyno.engines.dp.noise import noise_source
 from rigdyno.engines.dp.ranks import Ranks
 from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader, private_loader
-from rigdyno.engines.dp.wiring import Wiring
-
-Batches = PoissonLoader | GivenBatches
+from rigdyno.engines.dp.training import Batches, PrivateTraining
 
 
 class PrivacyEngine:
@@ -101,7 +98,11 @@ class PrivacyEngine:
         self, module: nn.Module, optimizer: Optimizer, batches: Batches, noise_multiplier: float, bound: Bound
     ) -> None:
         Ranks.here().start_alike(module)
-        self._training = PrivateTraining(self, module, optimizer, batches, noise_multiplier, bound)
+        device = next(parameter.device for parameter in module.parameters() if parameter.requires_grad)
+        noise = noise_source(device, generator=self._generator, secure=self.secure, kernels=self.kernels)
+        self._training = PrivateTraining(
+            module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels
+        )
 
     def make_private_with_epsilon(
         self,
@@ -146,59 +147,6 @@ class PrivacyEngine:
             self._training.undo()
             self._training = None
         self.ledger.close()
-
-
-class PrivateTraining:
-    """A network, its optimizer and its loader, wired together."""
-
-    def __init__(
-        self,
-        engine: PrivacyEngine,
-        network: nn.Module,
-        optimizer: Optimizer,
-        loader: Batches,
-        noise_multiplier: float,
-        bound: Bound,
-    ) -> None:
-        assert bound.norm is not None
-        self._ledger, self._loader, self._ranks = engine.ledger, loader, Ranks.here()
-        self._noise_multiplier, self._std = noise_multiplier, noise_multiplier * bound.norm
-        named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-        device = named[0][1].device
-        self._noise: Noise = noise_source(
-            device, generator=engine._generator, secure=engine.secure, kernels=engine.kernels
-        )
-        self.clipping = Clipping(named, bound, usable(engine.kernels, device), self._ranks.count)
-        self._wiring = Wiring(network, self.clipping)
-        self._hook = optimizer.register_step_pre_hook(self._before_step)
-
-    def undo(self) -> None:
-        self._hook.remove()
-        self._wiring.undo()
-        self.clipping.undo()
-
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The optimizer sees the noisy mean alone, and only after it was counted."""
-        if any(given is not None and given is not optimizer for given in (*args, *kwargs.values())):
-            raise Unprotected("step(closure) computes gradients after the noise was added; call backward before step()")
-        seen, self.clipping.seen = self.clipping.seen, 0
-        flat = self.clipping.gradients.complete()
-        self.clipping.refuse_stray()
-        self._refuse_repeated_samples(seen)
-        self._ledger.spend(self._noise_multiplier, self._loader.sample_rate)
-        factor = 1.0 / self._loader.expected_batch
-        if self._ranks.first:
-            self._noise.release_(flat, self._std, factor)
-        else:
-            flat.mul_(factor)
-        self._ranks.sum_(flat)
-
-    def _refuse_repeated_samples(self, seen: int) -> None:
-        if seen > self._loader.drawn:
-            raise Unprotected(
-                f"{seen} samples went through backward for a batch of {self._loader.drawn}: a sample that counts twice "
-                "has twice the bound; call step() once a batch, and backward once for each of its pieces"
-            )
 
 
 def _refuse_figures(noise_multiplier: float, max_grad_norm: float, reduction: str) -> None:

@@ -30,10 +30,14 @@ class Wiring:
             self.layers += _taken_over(network, self.layers)
         for layer in self.layers:
             layer.module.forward = layer.forward
-        self._hook: RemovableHandle = network.register_forward_pre_hook(_Expect(clipping), with_kwargs=True)
+        self._hooks: list[RemovableHandle] = [
+            network.register_forward_pre_hook(_Enter(clipping), with_kwargs=True),
+            network.register_forward_hook(_Leave(clipping), always_call=True),
+        ]
 
     def undo(self) -> None:
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         for layer in self.layers:
             del layer.module.forward
 
@@ -65,21 +69,32 @@ def _can_be_silent(activation: nn.Module) -> bool:
     return type(activation) in ACTIVATIONS and not activation._forward_hooks and not activation._forward_pre_hooks
 
 
-class _Expect:
-    """Tells how many samples come, at the network's door; the first that come are looked at."""
+class _Enter:
+    """Begins a pass and tells how many samples come, at the network's door; the first that come are looked at."""
 
     def __init__(self, clipping: Clipping) -> None:
         self._clipping = clipping
         self._looked = False
 
     def __call__(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._clipping.enter()
         if not torch.is_grad_enabled():
             return
         samples = samples_of((args, kwargs))
         if samples > 1 and not self._looked and self._clipping.private:
             refuse_mixing(network, args, kwargs, samples)
             self._looked = True
-        self._clipping.expect(samples)
+        self._clipping.join(samples, tree_leaves((args, kwargs)))
+
+
+class _Leave:
+    """Ends a pass on its way there, whether it got through or not."""
+
+    def __init__(self, clipping: Clipping) -> None:
+        self._clipping = clipping
+
+    def __call__(self, network: nn.Module, args: tuple[Any, ...], answer: Any) -> None:
+        self._clipping.leave(tree_leaves(answer))
 
 
 def samples_of(inputs: Any) -> int:

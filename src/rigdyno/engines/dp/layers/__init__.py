@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from rigdyno.engines.dp.clipping import Clipping
+from rigdyno.engines.dp.contributions import Contribution
+from rigdyno.engines.dp.passes import Pass
 
 # A weight and its bias. In a tuple, so that autograd doesn't see them: their gradients go another way.
 Affine: TypeAlias = "tuple[Tensor, Tensor | None]"
@@ -49,7 +51,37 @@ class Layer:
         return self.clipping.kernels and inputs.dtype == torch.float32 and inputs.device.type == "cpu"
 
     def trained(self, parameter: Any) -> bool:
-        return parameter is not None and parameter in self.clipping.gradients
+        """A parameter that is frozen later stays as it is."""
+        return parameter is not None and parameter in self.clipping.gradients and parameter.requires_grad
+
+    def call(self, inputs: Tensor) -> LayerCall:
+        """For inputs with a sample in every row."""
+        passing = self.clipping.passing(inputs)
+        passing.check_samples(len(inputs), self.name)
+        return LayerCall(self, passing)
+
+
+class LayerCall:
+    """One call of a layer in one pass: what an autograd function keeps, and reports to during backward."""
+
+    __slots__ = ("layer", "passing")
+
+    def __init__(self, layer: Layer, passing: Pass) -> None:
+        self.layer, self.passing = layer, passing
+
+    @property
+    def module(self) -> nn.Module:
+        return self.layer.module
+
+    @property
+    def anchor(self) -> Tensor:
+        return self.layer.clipping.anchor
+
+    def trained(self, parameter: Any) -> bool:
+        return self.layer.trained(parameter)
+
+    def add(self, parameter: Any, contribution: Contribution) -> None:
+        self.passing.add(parameter, contribution)
 
 
 @cache

@@ -14,6 +14,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from rigdyno.engines.dp.contributions import PerSample
 from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.passes import Pass
 
 Named = dict[str, Tensor]
 
@@ -28,11 +29,12 @@ class Generic(Layer):
         _say_once(type(self.module).__name__, self.name)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        if self.clipping.batch == 0:
-            return self._of_nothing(*args, **kwargs)
         leaves, form = tree_flatten((args, kwargs))
-        call = _Call(self, leaves, form)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        passing = self.clipping.passing(tensors[0])
+        if passing.samples == 0:
+            return self._of_nothing(*args, **kwargs)
+        call = _Call(self, passing, leaves, form)
         found = _Generic.apply(self, call, self.clipping.anchor, *tensors)
         return tree_unflatten(list(found), call.answer_form)
 
@@ -73,12 +75,12 @@ class _Own(nn.Module):
 class _Call:
     """One call of the module: which arguments are tensors, and which of those have a sample a row."""
 
-    def __init__(self, layer: Generic, leaves: list[Any], form: TreeSpec) -> None:
-        self._layer, self._form = layer, form
+    def __init__(self, layer: Generic, passing: Pass, leaves: list[Any], form: TreeSpec) -> None:
+        self._layer, self.passing, self._form = layer, passing, form
         self._leaves = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        batch = layer.clipping.batch
-        self.axes = tuple(0 if t.dim() and len(t) == batch else None for t in leaves if isinstance(t, Tensor))
+        samples = passing.samples
+        self.axes = tuple(0 if t.dim() and len(t) == samples else None for t in leaves if isinstance(t, Tensor))
         self.random = torch.get_rng_state()
         self.answer_form: Any = None
 
@@ -111,7 +113,7 @@ class _Generic(Function):
             torch.set_rng_state(call.random)
             found, inputs = _pulled_back(layer, call, moving, tensors, gradients)
         for name, parameter in layer.trained_parameters().items():
-            layer.clipping.add(parameter, PerSample(found[name]))
+            call.passing.add(parameter, PerSample(found[name]))
         back: list[Tensor | None] = [None] * len(tensors)
         for number, gradient in zip(moving, inputs, strict=True):
             back[number] = gradient if call.axes[number] == 0 else gradient.sum(dim=0)

@@ -13,7 +13,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
 from rigdyno.engines.dp.contributions import PerSample
-from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layout import channels_inside, over_places, own_layout, rows_of
 
 Sums: TypeAlias = "tuple[Tensor, Tensor | None]"  # a sample each, with their squared norms where they are known
@@ -29,10 +29,10 @@ class Rule(Layer):
         if not torch.is_grad_enabled():
             assert isinstance(self.module, nn.GroupNorm)
             return self._activated(nn.GroupNorm.forward(self.module, inputs))
-        self.clipping.check_samples(inputs, self.name)
+        call = self.call(inputs)
         if self.kernels_fit(inputs):
-            return _Fused.apply(inputs, self.clipping.anchor, self)  # type: ignore[no-any-return]
-        return self._activated(_GroupNorm.apply(inputs, self.clipping.anchor, self))
+            return _Fused.apply(inputs, call.anchor, call, self.after)  # type: ignore[no-any-return]
+        return self._activated(_GroupNorm.apply(inputs, call.anchor, call))
 
     def take_over(self, activation: type[nn.Module]) -> None:
         self.after = activation
@@ -45,25 +45,25 @@ class Rule(Layer):
 
 class _GroupNorm(Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer) -> Tensor:
-        module = layer.module
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall) -> Tensor:
+        module = call.module
         assert isinstance(module, nn.GroupNorm)
         inputs = inputs.contiguous(memory_format=own_layout(inputs))
         ctx.sizes = len(inputs), inputs.shape[1], inputs.shape[2:].numel(), module.num_groups
         known: Any = (inputs, module.weight, module.bias, *ctx.sizes, module.eps)
         found, mean, rstd = torch.native_group_norm(*known)
         ctx.save_for_backward(inputs, mean, rstd)
-        ctx.layer = layer
+        ctx.call = call
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, mean, rstd = ctx.saved_tensors
-        _tell(ctx.layer, inputs, gradient, mean, rstd)
+        _tell(ctx.call, inputs, gradient, mean, rstd)
         if not ctx.needs_input_grad[0]:
             return None, None, None
-        weight, wanted = ctx.layer.module.weight, [True, False, False]
+        weight, wanted = ctx.call.module.weight, [True, False, False]
         gradient = gradient.contiguous(memory_format=own_layout(inputs))
         found = torch.ops.aten.native_group_norm_backward(gradient, inputs, mean, rstd, weight, *ctx.sizes, wanted)
         return found[0], None, None
@@ -73,20 +73,22 @@ class _Fused(Function):
     """By our own kernel, with the activation; only the norm's input is kept, its output is computed again."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Rule) -> Tensor:
+    def forward(
+        ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall, activation: type[nn.Module] | None
+    ) -> Tensor:
         from rigdyno.engines.dp.kernels import group_norm
 
-        module = layer.module
+        module = call.module
         assert isinstance(module, nn.GroupNorm)
         rows = rows_of(inputs)
         mean, rstd = (rows.new_empty(len(rows), module.num_groups) for _ in range(2))
         found = channels_inside(len(rows), rows.shape[2], inputs.shape[2:], inputs)
-        after = 0 if layer.after is None else ACTIVATIONS[layer.after]
+        after = 0 if activation is None else ACTIVATIONS[activation]
         scale, shift = module.weight.detach().numpy(), module.bias.detach().numpy()
         out = rows_of(found).numpy()
         group_norm.forward(rows.numpy(), scale, shift, out, mean.numpy(), rstd.numpy(), module.eps, after)
         ctx.save_for_backward(rows, mean, rstd)
-        ctx.layer, ctx.after = layer, after
+        ctx.call, ctx.after = call, after
         return found
 
     @staticmethod
@@ -95,7 +97,7 @@ class _Fused(Function):
         from rigdyno.engines.dp.kernels import group_norm
 
         rows, mean, rstd = ctx.saved_tensors
-        weight, bias = ctx.layer.module.weight, ctx.layer.module.bias
+        weight, bias = ctx.call.module.weight, ctx.call.module.bias
         back = channels_inside(len(rows), rows.shape[2], gradient.shape[2:], rows)
         scales, shifts = (rows.new_empty(len(rows), rows.shape[2]) for _ in range(2))
         squared = torch.empty(2, len(rows), dtype=torch.float64)
@@ -103,19 +105,19 @@ class _Fused(Function):
         wanted = (rows_of(back), scales, shifts, squared)
         arguments: Any = [*(figure.numpy() for figure in (*known, *wanted)), ctx.after]
         group_norm.backward(*arguments)
-        _tell_sums(ctx.layer, (scales, squared[0]), (shifts, squared[1]))
-        return back, None, None
+        _tell_sums(ctx.call, (scales, squared[0]), (shifts, squared[1]))
+        return back, None, None, None
 
 
-def _tell(layer: Layer, inputs: Tensor, gradient: Tensor, mean: Tensor, rstd: Tensor) -> None:
+def _tell(call: LayerCall, inputs: Tensor, gradient: Tensor, mean: Tensor, rstd: Tensor) -> None:
     """The normalised input is (x - mean) rstd, and mean and rstd are the same for a whole group of channels."""
     shifts = over_places(gradient)
     wide = inputs.shape[1] // mean.shape[1]
     mean, rstd = mean.repeat_interleave(wide, dim=1), rstd.repeat_interleave(wide, dim=1)
-    _tell_sums(layer, ((over_places(inputs * gradient) - mean * shifts) * rstd, None), (shifts, None))
+    _tell_sums(call, ((over_places(inputs * gradient) - mean * shifts) * rstd, None), (shifts, None))
 
 
-def _tell_sums(layer: Layer, scales: Sums, shifts: Sums) -> None:
-    for parameter, (sums, squared) in ((layer.module.weight, scales), (layer.module.bias, shifts)):
-        if layer.trained(parameter):
-            layer.clipping.add(parameter, PerSample(sums, squared))
+def _tell_sums(call: LayerCall, scales: Sums, shifts: Sums) -> None:
+    for parameter, (sums, squared) in ((call.module.weight, scales), (call.module.bias, shifts)):
+        if call.trained(parameter):
+            call.add(parameter, PerSample(sums, squared))

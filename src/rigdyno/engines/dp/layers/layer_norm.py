@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 
-from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layers._positions import tell_scale_and_shift
 
 
@@ -16,27 +16,27 @@ class Rule(Layer):
     handles = (nn.LayerNorm,)
 
     def run(self, inputs: Tensor) -> Tensor:
-        self.clipping.check_samples(inputs, self.name)
-        return _LayerNorm.apply(inputs, self.clipping.anchor, self)  # type: ignore[no-any-return]
+        call = self.call(inputs)
+        return _LayerNorm.apply(inputs, call.anchor, call)  # type: ignore[no-any-return]
 
 
 class _LayerNorm(Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer) -> Tensor:
-        module = layer.module
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall) -> Tensor:
+        module = call.module
         assert isinstance(module, nn.LayerNorm)
         shape = list(module.normalized_shape)
         found, mean, rstd = torch.native_layer_norm(inputs, shape, module.weight, module.bias, module.eps)
         ctx.save_for_backward(inputs, mean, rstd)
-        ctx.layer, ctx.shape = layer, shape
+        ctx.call, ctx.shape = call, shape
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, mean, rstd = ctx.saved_tensors
-        module = ctx.layer.module
-        tell_scale_and_shift(ctx.layer, (inputs - mean) * rstd, gradient, len(ctx.shape))
+        module = ctx.call.module
+        tell_scale_and_shift(ctx.call, (inputs - mean) * rstd, gradient, len(ctx.shape))
         if not ctx.needs_input_grad[0]:
             return None, None, None
         wanted = [True, False, False]
