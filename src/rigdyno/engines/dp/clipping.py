@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.nn import functional
 
 from rigdyno.engines.dp.contributions import Contribution
 from rigdyno.engines.dp.errors import NotFinite, Unprotected
@@ -44,7 +45,9 @@ class Bound:
         assert self.norm is not None
         scale = len(squared) if self.reduction == "mean" else 1
         allowed = self.norm * (1.0 - MARGIN - MARGIN_A_SAMPLE * together)
-        return (allowed / (squared.sqrt() * scale)).clamp_(max=1.0) * scale
+        weights = (allowed / (squared.sqrt() * scale)).clamp_(max=1.0) * scale
+        # Below the normal range float32 has few digits, and would round a weight up by as much as a half.
+        return functional.threshold(weights, torch.finfo(torch.float32).tiny, 0.0)
 
 
 class _Here(threading.local):
