@@ -90,9 +90,7 @@ def _shapes(values: Any) -> tuple[Shape, ...]:
     return tuple(tuple(tensor.shape) for tensor in tensors_in(values))
 
 
-def _compared(
-    here: list[Call], there: list[Call], samples: int, others: int
-) -> dict[nn.Module, dict[Signature, Axes]]:
+def _compared(here: list[Call], there: list[Call], samples: int, others: int) -> dict[nn.Module, dict[Signature, Axes]]:
     found: dict[nn.Module, dict[Signature, Axes]] = {}
     for module in {call.module for call in here}:
         mine = [call for call in here if call.module is module]

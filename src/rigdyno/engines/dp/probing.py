@@ -108,7 +108,9 @@ class _Kept:
     def __init__(self, module: nn.Module) -> None:
         self._module, self._attributes = module, dict(vars(module))
         self._buffers = [(held, held.detach().clone()) for held in module._buffers.values() if held is not None]
-        self._inside = [(held, held.copy()) for held in self._attributes.values() if isinstance(held, dict | list | set)]
+        self._inside = [
+            (held, held.copy()) for held in self._attributes.values() if isinstance(held, dict | list | set)
+        ]
         self._generators = [(g, g.get_state()) for g in self._attributes.values() if isinstance(g, torch.Generator)]
 
     def restore(self) -> None:
