@@ -30,6 +30,8 @@ class Wiring:
             self.layers += _taken_over(network, self.layers)
         for layer in self.layers:
             layer.module.forward = layer.forward
+        if clipping.kernels:
+            _load(self.layers, clipping)
         self._hooks: list[RemovableHandle] = [
             network.register_forward_pre_hook(_Enter(clipping), with_kwargs=True),
             network.register_forward_hook(_Leave(clipping), always_call=True),
@@ -47,6 +49,13 @@ class Silent(Layer):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return inputs
+
+
+def _load(layers: list[Layer], clipping: Clipping) -> None:
+    from rigdyno.engines.dp.kernels.loading import load
+
+    always = ("norms", "noise") if clipping.private else ()
+    load([*always, *(name for layer in layers for name in layer.kernels())])
 
 
 def _taken_over(network: nn.Module, layers: list[Layer]) -> list[Layer]:

@@ -47,6 +47,10 @@ class Layer:
     def run(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
+    def kernels(self) -> tuple[str, ...]:
+        """The files of kernels/ that it will call, where kernels are used."""
+        return ()
+
     def kernels_fit(self, inputs: Tensor) -> bool:
         return self.clipping.kernels and inputs.dtype == torch.float32 and inputs.device.type == "cpu"
 

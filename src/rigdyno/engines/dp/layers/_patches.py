@@ -24,7 +24,7 @@ PATCH_BYTES = 8e6
 # Of one sample, from which on the convolution's own operation is used.
 MOST_PATCH_BYTES = 256e6
 # As TRAFFIC of contributions.py, for the kernel: it is quicker with small products, and sees the norms while it writes.
-TRAFFIC_OF_KERNEL = 20.0
+TRAFFIC_OF_KERNEL = 40.0
 # The kernel sums in one chain of single precision.
 MOST_PLACES_OF_KERNEL = 1024
 

@@ -19,6 +19,14 @@ from rigdyno.engines.dp.layout import channels_last, over_places
 class Rule(Layer):
     handles = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
+    def kernels(self) -> tuple[str, ...]:
+        module = self.module
+        assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+        geometry = Geometry.of(module)
+        if geometry.pointwise or len(geometry.kernel) != 2:
+            return ()
+        return ("depthwise",) if geometry.depthwise(module.weight) else ("convolution",)
+
     def run(self, inputs: Tensor) -> Tensor:
         module = self.module
         assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)

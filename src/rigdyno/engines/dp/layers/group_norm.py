@@ -34,6 +34,9 @@ class Rule(Layer):
             return _Fused.apply(inputs, call.anchor, call, self.after)  # type: ignore[no-any-return]
         return self._activated(_GroupNorm.apply(inputs, call.anchor, call))
 
+    def kernels(self) -> tuple[str, ...]:
+        return ("group_norm",)
+
     def take_over(self, activation: type[nn.Module]) -> None:
         self.after = activation
 
