@@ -185,7 +185,8 @@ def show(case: Case, arms: Sequence[Arm], beside: Arm, beside_called: str) -> No
         if arm.missing is not None:
             print(f"{arm.name:<30} not measured: {arm.missing}")
             continue
-        ratio = statistics.median(ratios(arm, beside))
+        seconds = arm.seconds if arm.rounds else arm.first or 0.0  # who was out after one step has that alone
+        ratio = statistics.median(ratios(arm, beside)) if arm.rounds else seconds / beside.seconds
         memory = (arm.memory or 0) / MEGA
-        print(f"{arm.name:<30} {1e3 * arm.seconds:>13.1f} ms {ratio:>22.2f} {memory:>7.0f} MB")
+        print(f"{arm.name:<30} {1e3 * seconds:>13.1f} ms {ratio:>22.2f} {memory:>7.0f} MB")
     sys.stdout.flush()

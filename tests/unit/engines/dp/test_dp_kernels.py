@@ -14,10 +14,14 @@ from torch.utils.data import DataLoader, TensorDataset
 pytest.importorskip("numba")
 
 from rigdyno.engines.dp import PrivacyEngine
-from rigdyno.engines.dp.kernels import Kernel, convolution, depthwise, gram, group_norm, noise, norms
+from rigdyno.engines.dp.clipping import Bound, Clipping
+from rigdyno.engines.dp.contributions import PerSample
+from rigdyno.engines.dp.kernels import Kernel, convolution, depthwise, gram, group_norm, layer_norm, noise, norms
 from rigdyno.engines.dp.kernels.loading import code_pages
+from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layers._geometry import Geometry
 from rigdyno.engines.dp.layers._patches import built_by_kernel, kernel_is_cheaper
+from rigdyno.engines.dp.layers.layer_norm import _backward_by_kernel
 from rigdyno.engines.dp.norms import KernelNorms, rounding
 
 CLOSE = 3e-6  # of the largest value
@@ -41,7 +45,7 @@ def test_convolution_kernel_gives_each_samples_weight_gradient_and_its_norm(case
     inputs = torch.randn(samples, channels, height, width).to(memory_format=torch.channels_last)
     geometry = Geometry(kernel, stride, padding, (1, 1), 1)
     gradient = torch.randn(samples, outputs, *geometry.out(inputs.shape[2:]))
-    with _threads(threads):
+    with _Threads(threads):
         found = built_by_kernel(geometry, inputs, gradient, weight)
     for sample in range(samples):
         pair = inputs[sample : sample + 1].double(), gradient[sample : sample + 1].double()
@@ -84,7 +88,7 @@ def test_convolution_kernel_is_for_what_it_can_do():
 def test_gram_kernel_bounds_the_norm_from_above_and_closely(terms, width, height, threads):
     torch.manual_seed(0)
     inputs, gradients = torch.randn(3, terms, width), torch.randn(3, terms, height)
-    with _threads(threads):
+    with _Threads(threads):
         found = KernelNorms().of_products(inputs, gradients)
     true = (gradients.double().mT @ inputs.double()).square().sum(dim=(1, 2))
     energy = inputs.double().square().sum(dim=(1, 2)) * gradients.double().square().sum(dim=(1, 2))
@@ -101,10 +105,34 @@ def test_gram_kernel_sees_what_is_not_finite():
     assert not bool(torch.isfinite(found[1]))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(3, 7, 20), (2, 33), (2, 3, 5, 16), (0, 4, 8)])
+def test_layer_norm_kernel_gives_the_way_back_and_each_samples_gradients(shape, threads):
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(shape[-1])
+    nn.init.normal_(norm.weight)
+    inputs, gradient = 3 + 2 * torch.randn(shape), torch.randn(shape)
+    _, mean, rstd = torch.native_layer_norm(inputs, [shape[-1]], norm.weight, norm.bias, norm.eps)
+    clipping = Clipping(list(norm.named_parameters()), Bound(1.0), kernels=True)
+    told: dict[int, PerSample] = {}
+    passing = types.SimpleNamespace(add=lambda parameter, sums: told.__setitem__(id(parameter), sums))
+    with _Threads(threads):
+        back = _backward_by_kernel(LayerCall(Layer(norm, "norm", clipping), passing), inputs, gradient, mean, rstd)
+    exact = norm.double()
+    for sample in range(shape[0]):
+        one = inputs[sample].double().requires_grad_()
+        found = torch.autograd.grad((exact(one) * gradient[sample]).sum(), (one, exact.weight, exact.bias))
+        assert _distance(back[sample], found[0]) < CLOSE
+        for parameter, true in ((norm.weight, found[1]), (norm.bias, found[2])):
+            assert _distance(told[id(parameter)].per_sample()[sample], true) < CLOSE
+            squared = told[id(parameter)].squared_norms(KernelNorms())[sample]
+            assert squared == pytest.approx(float(true.square().sum()), rel=CLOSE)
+
+
 def test_all_kernels_of_a_network_are_loaded_before_its_first_step():
     network = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 8, 3, padding=1, groups=8),
-        nn.Conv2d(8, 4, 1), nn.Flatten(), nn.Linear(4 * 64, 2),
+        nn.Conv2d(8, 4, 1), nn.Flatten(), nn.LayerNorm(4 * 64), nn.Linear(4 * 64, 2),
     )  # fmt: skip
     loader = DataLoader(TensorDataset(torch.randn(16, 3, 8, 8), torch.zeros(16, dtype=torch.int64)), batch_size=16)
     network, optimizer, loader = PrivacyEngine(kernels=True).make_private(
@@ -134,7 +162,7 @@ def test_only_code_that_nobody_changed_is_given_back():
 
 
 def _signatures() -> dict[str, int]:
-    modules: list[types.ModuleType] = [convolution, depthwise, gram, group_norm, noise, norms]
+    modules: list[types.ModuleType] = [convolution, depthwise, gram, group_norm, layer_norm, noise, norms]
     pairs = itertools.chain.from_iterable(((module, *item) for item in vars(module).items()) for module in modules)
     found = {f"{module.__name__}.{name}": made for module, name, made in pairs if isinstance(made, Kernel)}
     variant = "parallel" if torch.get_num_threads() > 1 else "serial"
@@ -145,7 +173,7 @@ def _distance(found: Tensor, true: Tensor) -> float:
     return float((found.double() - true).abs().max() / true.abs().max())
 
 
-class _threads:
+class _Threads:
     def __init__(self, count: int) -> None:
         self._count, self._before = count, torch.get_num_threads()
 

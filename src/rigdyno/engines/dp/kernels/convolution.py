@@ -76,15 +76,18 @@ def weight_gradients(maps: Array, gradient: Array, per_sample: Array, squared: A
     line, taps = (width + 2 * steps[3]) * channels, steps[4]
     walk = (rows, columns, steps[0] * line, steps[1] * channels, wide)
     for sample in prange(samples):
-        # A copy, so that tiles may read on beyond the end.
+        # Copies, so that tiles may read on beyond the end of a row, and of the outputs.
         seen = np.zeros((height + 2 * steps[2]) * line + TAPS, np.float32)
         for row in range(height):
-            begin = (row + steps[2]) * line + steps[3] * channels
-            seen[begin : begin + width * channels] = maps[sample, row].reshape(width * channels)
+            begin, values = (row + steps[2]) * line + steps[3] * channels, maps[sample, row].reshape(width * channels)
+            for i in range(width * channels):
+                seen[begin + i] = values[i]
         given = gradient[sample].reshape(rows * columns * outputs)
         if outputs < wide:
-            given = np.zeros(rows * columns * wide, np.float32)
-            given.reshape(rows * columns, wide)[:, :outputs] = gradient[sample].reshape(rows * columns, outputs)
+            narrow, given = given, np.zeros(rows * columns * wide, np.float32)
+            for place in range(rows * columns):
+                for output in range(outputs):
+                    given[place * wide + output] = narrow[place * outputs + output]
         own, total = per_sample[sample].reshape(down * padded_taps * wide), 0.0
         for i in range(down):
             for tap in range(0, taps, TAPS):

@@ -77,12 +77,20 @@ def _load_group_norm() -> None:
     group_norm.backward(maps, maps, one, one, sums, sums, maps, sums, sums, _doubles(2, 0), 0)
 
 
+def _load_layer_norm() -> None:
+    from rigdyno.engines.dp.kernels import layer_norm
+
+    rows, sums, one = _singles(3), _singles(2), np.zeros(1, np.float32)
+    layer_norm.backward(rows, rows, one, sums, sums, rows, sums, sums, _doubles(2, 0))
+
+
 CALLS: dict[str, Callable[[], None]] = {
     "norms": _load_norms,
     "noise": _load_noise,
     "depthwise": _load_depthwise,
     "convolution": _load_convolution,
     "group_norm": _load_group_norm,
+    "layer_norm": _load_layer_norm,
 }
 
 

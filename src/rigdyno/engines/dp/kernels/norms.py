@@ -7,7 +7,6 @@ from numba import prange
 
 from rigdyno.engines.dp.kernels import Array, kernel
 
-
 # Sums in vectors, but no liberties with NaN and infinity: whoever gets a norm must see them.
 SUMS = frozenset({"reassoc", "contract", "nsz"})
 LARGEST = 2.0**127  # of a square: beyond, products with it aren't safe in single precision, and it counts as infinite

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rigdyno.engines.dp.clipping import Clipping
-from rigdyno.engines.dp.contributions import Contribution
+from rigdyno.engines.dp.contributions import Contribution, PerSample
 from rigdyno.engines.dp.passes import Pass
 
 # A weight and its bias. In a tuple, so that autograd doesn't see them: their gradients go another way.
@@ -86,6 +86,12 @@ class LayerCall:
 
     def add(self, parameter: Any, contribution: Contribution) -> None:
         self.passing.add(parameter, contribution)
+
+    def add_sums(self, *told: tuple[Any, Tensor, Tensor | None]) -> None:
+        """Gradients, a sample each, and their squared norms where they are known; of parameters that are trained."""
+        for parameter, sums, squared in told:
+            if self.trained(parameter):
+                self.add(parameter, PerSample(sums, squared))
 
 
 @cache
