@@ -82,6 +82,7 @@ class Clipping:
         self._ranks, self._tray = ranks, tray
         self._here = _Here()
         self._running: list[Pass] = []
+        self._one_at_a_time = threading.Lock()  # two threads' sums would lose parts of each other
         self._summed = 0
         self._failed = False
         self._stray: str | None = None
@@ -166,14 +167,16 @@ class Clipping:
             return  # it was given up before
         self._running.remove(passing)
         if passing.reported:
-            before, self._failed = self._failed, True  # unless all of it succeeds
-            self._sum(passing)
-            self._failed = before
+            with self._one_at_a_time:
+                before, self._failed = self._failed, True  # unless all of it succeeds
+                self._sum(passing)
+                self._failed = before
 
     def _sum(self, passing: Pass) -> None:
         uses = list(passing.uses.values())
         passing.drop()
-        self._refuse_stray()
+        self._refuse(self._stray)
+        self.gradients.ready()
         together = [use.together(self.norms) for use in uses]
         weights = self._weights([squared for _, squared in together], passing.samples)
         if self._tray is not None:
@@ -202,7 +205,9 @@ class Clipping:
     def refuse_unfit(self) -> None:
         """Before a step: whatever the sum and the gradients may hold that isn't clipped, or is half of something."""
         self._fail_unended()
-        self._refuse_stray()
+        self._refuse(self._stray or self.gradients.set_by_others())
+        if any(passing.reported for passing in self._running):
+            raise Unprotected("a backward pass is still running in another thread: wait for it before step()")
         if self._failed:
             raise Unprotected(
                 "a backward pass ended in an error, so the sum may lack a part of it: call zero_grad() and go on with "
@@ -233,11 +238,10 @@ class Clipping:
             self._running.remove(passing)
         self._failed = self._failed or any(passing.reported for passing in mine)
 
-    def _refuse_stray(self) -> None:
-        name = self._stray or self.gradients.set_by_others()
-        if name is not None:
+    def _refuse(self, stray: str | None) -> None:
+        if stray is not None:
             raise Unprotected(
-                f"a gradient reached {name} outside of its layer, where it can't be clipped per sample: "
+                f"a gradient reached {stray} outside of its layer, where it can't be clipped per sample: "
                 "put penalties into the optimizer (weight_decay), and bare parameters into a module of their own; "
                 "zero_grad() forgets it"
             )

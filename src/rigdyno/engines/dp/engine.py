@@ -26,7 +26,9 @@ from rigdyno.engines.dp.ledger import Ledger
 from rigdyno.engines.dp.noise import noise_source
 from rigdyno.engines.dp.ranks import Ranks
 from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader, private_loader
+from rigdyno.engines.dp.seeds import Turn
 from rigdyno.engines.dp.training import Batches, PrivateTraining
+from rigdyno.engines.dp.tray import AHEAD
 
 
 class PrivacyEngine:
@@ -58,15 +60,23 @@ class PrivacyEngine:
         noise_multiplier: float,
         max_grad_norm: float,
         loss_reduction: Reduction = "mean",
+        ahead: int = AHEAD,
     ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
-        """The objects given, changed in place; only the loader is a new one, that samples by Poisson."""
+        """The objects given, changed in place; only the loader is a new one, that samples by Poisson. `ahead`: how many
+        batches a trainer may draw before it uses the one it is at."""
         self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
-        ranks = Ranks.here()
+        ranks, turn = Ranks.here(), Turn(self.ledger)
         loader = private_loader(
-            data_loader, generator=self._generator, secure=self.secure, rank=ranks.rank, ranks=ranks.count
+            data_loader,
+            generator=self._generator,
+            secure=self.secure,
+            rank=ranks.rank,
+            ranks=ranks.count,
+            ahead=ahead,
+            turn=turn,
         )
         self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
-        self._wire(module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction))
+        self._wire(module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), turn)
         return module, optimizer, loader
 
     def make_private_with_batches(
@@ -82,7 +92,8 @@ class PrivacyEngine:
         """Where the data set behind the batches isn't at hand: the step is the same, and epsilon is a bound far above
         that of Poisson batches, since nothing is known about how these were drawn."""
         self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
-        self._wire(module, optimizer, batches, noise_multiplier, Bound(float(max_grad_norm), loss_reduction))
+        bound, turn = Bound(float(max_grad_norm), loss_reduction), Turn(self.ledger)
+        self._wire(module, optimizer, batches, noise_multiplier, bound, turn)
         return module, optimizer, batches
 
     def _refuse(
@@ -93,13 +104,20 @@ class PrivacyEngine:
             raise BadSetting("this engine already trains a network; make another engine for another network")
         refuse(module)
         _refuse_optimizer(module, optimizer)
+        self.ledger.reopen()
 
     def _wire(
-        self, module: nn.Module, optimizer: Optimizer, batches: Batches, noise_multiplier: float, bound: Bound
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        batches: Batches,
+        noise_multiplier: float,
+        bound: Bound,
+        turn: Turn,
     ) -> None:
         Ranks.here().start_alike(module)
         device = next(parameter.device for parameter in module.parameters() if parameter.requires_grad)
-        noise = noise_source(device, generator=self._generator, secure=self.secure, kernels=self.kernels)
+        noise = noise_source(device, generator=self._generator, secure=self.secure, kernels=self.kernels, turn=turn)
         self._training = PrivateTraining(
             module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels
         )
@@ -117,6 +135,7 @@ class PrivacyEngine:
         loss_reduction: Reduction = "mean",
     ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
         """With the least noise that keeps so many epochs within the target, on top of what the ledger has already."""
+        self.ledger.reopen()
         ranks = Ranks.here()
         probe = private_loader(data_loader, rank=ranks.rank, ranks=ranks.count)
         check_delta(target_delta, len(probe.dataset))  # type: ignore[arg-type]
@@ -142,11 +161,18 @@ class PrivacyEngine:
         return self.ledger.epsilon(delta)
 
     def release(self) -> None:
-        """Gives network and optimizer back as they were, with what they have learnt."""
+        """Gives network and optimizer back as they were, with what they have learnt. Others may use the ledger's file
+        then; the next make_private of this engine goes on with it."""
         if self._training is not None:
             self._training.undo()
             self._training = None
         self.ledger.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise BadSetting(
+            "an engine can't be copied or pickled: two would spend what one counts; keep engine.ledger.state_dict() in "
+            "a checkpoint, or give the engine a ledger file"
+        )
 
 
 def _refuse_figures(noise_multiplier: float, max_grad_norm: float, reduction: str) -> None:

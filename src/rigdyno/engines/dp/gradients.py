@@ -42,8 +42,6 @@ class Gradients:
         return id(parameter) in self._place
 
     def add(self, parameter: Tensor, contribution: Contribution, weights: Tensor | None) -> None:
-        if self._hidden and not self._written:
-            self._begin()
         view = self._place[id(parameter)]
         contribution.add_weighed(weights, view, beta=1.0 if self._holds_a_sum(parameter, view) else 0.0)
         self._written.add(id(parameter))
@@ -52,8 +50,7 @@ class Gradients:
 
     def complete(self) -> Tensor:
         """All of them, flat; what was cleared, or never came, is zero, and the next sum starts anew."""
-        if self._hidden and not self._written:
-            self._begin()
+        self.ready()
         for parameter, view in zip(self._parameters, self._views, strict=True):
             if not self._holds_a_sum(parameter, view):
                 view.zero_()
@@ -79,11 +76,12 @@ class Gradients:
                 return name
         return None
 
-    def _begin(self) -> None:
-        """A new sum: the last step's gradients are taken back, unless somebody has kept one."""
-        self._take_back()
-        if self._changed_kind() or self._references() != self._unkept:
-            self._allocate()
+    def ready(self) -> None:
+        """Before a new sum: the last step's gradients are taken back, unless somebody has kept one."""
+        if self._hidden and not self._written:
+            self._take_back()
+            if self._changed_kind() or self._references() != self._unkept:
+                self._allocate()
 
     def _take_back(self) -> None:
         for parameter, view in zip(self._parameters, self._views, strict=True):

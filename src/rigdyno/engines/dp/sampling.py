@@ -25,6 +25,7 @@ from torch.utils.data import (
 
 from rigdyno.engines.dp.accounting import check_count, check_sample_rate
 from rigdyno.engines.dp.errors import BadSetting
+from rigdyno.engines.dp.seeds import Turn, derived, seeded_generator
 from rigdyno.engines.dp.tray import AHEAD, Slot, Tray, note_pieces
 
 # What a loader has besides its batches; older torch lacks the last.
@@ -61,6 +62,7 @@ class PoissonSampler(Sampler[list[int]]):
         secure: bool = False,
         rank: int = 0,
         ranks: int = 1,
+        turn: Turn | None = None,
     ) -> None:
         for name, count in (("samples", samples), ("steps", steps), ("ranks", ranks)):
             check_count(name, count)
@@ -72,6 +74,7 @@ class PoissonSampler(Sampler[list[int]]):
         self._samples, self._sample_rate, self.steps = samples, sample_rate, steps
         self.generator, self.secure = generator, secure
         self.rank, self.ranks = rank, ranks
+        self._turn = turn
 
     @property
     def samples(self) -> int:
@@ -86,18 +89,19 @@ class PoissonSampler(Sampler[list[int]]):
         return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        uniform = _secure_uniform if self.secure else _seeded_uniform(self.generator)
+        uniform = _secure_uniform if self.secure else _seeded_uniform(self.generator, self._turn)
         for _ in range(self.steps):
             chosen = torch.nonzero(uniform(self.samples) < self.sample_rate).flatten()
             yield chosen[chosen % self.ranks == self.rank].tolist()
 
 
-def _seeded_uniform(generator: torch.Generator | None) -> Callable[[int], Tensor]:
+def _seeded_uniform(generator: torch.Generator | None, turn: Turn | None = None) -> Callable[[int], Tensor]:
     """From a stream of its own: what else is drawn from the generator meanwhile, noise above all, must neither shift
     the batches nor be made of the same bits."""
     device = "cpu" if generator is None else generator.device
     seed = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
-    own = torch.Generator().manual_seed(int(seed))
+    names = ["batches"] if turn is None else ["batches", turn.name()]
+    own = seeded_generator(derived(np.frombuffer(int(seed).to_bytes(8, "little"), np.uint32), *names))
     # The default type has 24 bits: a rate of 1e-7 would become 1.2e-7.
     return lambda count: torch.rand(count, dtype=torch.float64, generator=own)
 
@@ -189,6 +193,7 @@ def private_loader(
     rank: int = 0,
     ranks: int = 1,
     ahead: int = AHEAD,
+    turn: Turn | None = None,
 ) -> PoissonLoader:
     """The same loader with Poisson batches. Its batch size is the mean of all ranks' batches together, unless a rate is
     given; an epoch has as many steps as visit every sample once, on average."""
@@ -197,7 +202,7 @@ def private_loader(
     rate = _rate(loader, samples) if sample_rate is None else sample_rate
     check_sample_rate(rate)
     source = generator if secure or generator is not None else loader.generator
-    sampler = PoissonSampler(samples, rate, max(1, round(1 / rate)), source, secure, rank, ranks)
+    sampler = PoissonSampler(samples, rate, max(1, round(1 / rate)), source, secure, rank, ranks, turn)
     options = {name: getattr(loader, name) for name in CARRIED_OVER if hasattr(loader, name)}
     return PoissonLoader(loader.dataset, sampler, loader.collate_fn, ahead, **options)
 
@@ -205,6 +210,8 @@ def private_loader(
 def _samples_of(loader: DataLoader[Any]) -> int:
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise BadSetting("Poisson sampling draws by index: give a dataset with __getitem__ and __len__, not a stream")
+    if isinstance(loader, PoissonLoader):
+        raise BadSetting("this loader is a private one already: give the ordinary loader that it was made from")
     if loader.batch_size is None:
         raise BadSetting("this loader has no batch size: make it with batch_size=..., not with a batch_sampler or None")
     samples = len(loader.dataset)

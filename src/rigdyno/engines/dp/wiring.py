@@ -91,7 +91,8 @@ class _Enter:
             return
         samples = samples_of((args, kwargs))
         if samples > 1 and not self._looked and self._clipping.private:
-            refuse_mixing(network, args, kwargs, samples)
+            with torch.no_grad():  # a checkpoint around the network counts what is kept for backward
+                refuse_mixing(network, args, kwargs, samples)
             self._looked = True
         self._clipping.join(samples, tree_leaves((args, kwargs)))
 
