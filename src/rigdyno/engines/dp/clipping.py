@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -112,6 +113,19 @@ class Clipping:
         if self.private and passing is not None and self._called() is None:
             passing.leave_by(answers)
 
+    @contextmanager
+    def watched_by(self, passing: Pass) -> Iterator[None]:
+        """All layers report to this pass meanwhile."""
+        self._here.calls.append(passing)
+        try:
+            yield
+        finally:
+            self._here.calls.pop()
+
+    def waiting(self) -> list[Tensor]:
+        """The tensors of the batches that were drawn and aren't used yet, as far as they still exist."""
+        return [] if self._tray is None else self._tray.tensors()
+
     def passing(self, inputs: Tensor) -> Pass:
         """The pass that a layer is called in. Layers that are called past the network belong together until their
         backward, by their number of samples: apart, the same sample would be clipped once for each."""
@@ -188,7 +202,7 @@ class Clipping:
 
     def _weights(self, squared: list[Tensor], samples: int) -> Tensor:
         if not squared:
-            return self.gradients.flat.new_ones(samples)
+            return self.gradients.flat.new_ones(samples, dtype=self.gradients.dtype)
         total = torch.stack(squared).sum(dim=0)
         finite = torch.isfinite(total)
         if not bool(finite.all()):
@@ -198,7 +212,7 @@ class Clipping:
                 "look for NaN in the data, or lower the learning rate"
             )
         found = self.bound.weights(total, (self._summed + samples) * self._ranks)
-        return found.to(self.gradients.flat.dtype)
+        return found.to(self.gradients.dtype)
 
     # Between backward and step
 

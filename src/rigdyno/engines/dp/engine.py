@@ -60,10 +60,12 @@ class PrivacyEngine:
         noise_multiplier: float,
         max_grad_norm: float,
         loss_reduction: Reduction = "mean",
+        batch_first: bool = True,
         ahead: int = AHEAD,
     ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
         """The objects given, changed in place; only the loader is a new one, that samples by Poisson. `ahead`: how many
-        batches a trainer may draw before it uses the one it is at."""
+        batches a trainer may draw before it uses the one it is at. `batch_first`: the samples are along the first axis
+        of the network's inputs; if not, along the second."""
         self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
         ranks, turn = Ranks.here(), Turn(self.ledger)
         loader = private_loader(
@@ -76,7 +78,8 @@ class PrivacyEngine:
             turn=turn,
         )
         self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
-        self._wire(module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction), turn)
+        bound = Bound(float(max_grad_norm), loss_reduction)
+        self._wire(module, optimizer, loader, noise_multiplier, bound, turn, batch_first)
         return module, optimizer, loader
 
     def make_private_with_batches(
@@ -88,12 +91,13 @@ class PrivacyEngine:
         noise_multiplier: float,
         max_grad_norm: float,
         loss_reduction: Reduction = "mean",
+        batch_first: bool = True,
     ) -> tuple[nn.Module, Optimizer, GivenBatches]:
         """Where the data set behind the batches isn't at hand: the step is the same, and epsilon is a bound far above
         that of Poisson batches, since nothing is known about how these were drawn."""
         self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
         bound, turn = Bound(float(max_grad_norm), loss_reduction), Turn(self.ledger)
-        self._wire(module, optimizer, batches, noise_multiplier, bound, turn)
+        self._wire(module, optimizer, batches, noise_multiplier, bound, turn, batch_first)
         return module, optimizer, batches
 
     def _refuse(
@@ -114,12 +118,13 @@ class PrivacyEngine:
         noise_multiplier: float,
         bound: Bound,
         turn: Turn,
+        batch_first: bool,
     ) -> None:
         Ranks.here().start_alike(module)
         device = next(parameter.device for parameter in module.parameters() if parameter.requires_grad)
         noise = noise_source(device, generator=self._generator, secure=self.secure, kernels=self.kernels, turn=turn)
         self._training = PrivateTraining(
-            module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels
+            module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels, batch_first
         )
 
     def make_private_with_epsilon(
@@ -133,6 +138,7 @@ class PrivacyEngine:
         epochs: int,
         max_grad_norm: float,
         loss_reduction: Reduction = "mean",
+        batch_first: bool = True,
     ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
         """With the least noise that keeps so many epochs within the target, on top of what the ledger has already."""
         self.ledger.reopen()
@@ -149,6 +155,7 @@ class PrivacyEngine:
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             loss_reduction=loss_reduction,
+            batch_first=batch_first,
         )
 
     def get_epsilon(self, delta: float) -> float:

@@ -38,6 +38,11 @@ class Gradients:
         self._place = {id(p): view for p, view in zip(self._parameters, self._views, strict=True)}
         self._unkept = self._references()
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters, which may change between two sums; the buffer follows with the next one."""
+        return self._parameters[0].dtype
+
     def __contains__(self, parameter: Tensor) -> bool:
         return id(parameter) in self._place
 

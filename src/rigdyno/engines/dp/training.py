@@ -36,6 +36,7 @@ class PrivateTraining:
         noise_multiplier: float,
         bound: Bound,
         kernels: bool | None = None,
+        batch_first: bool = True,
     ) -> None:
         assert bound.norm is not None
         self._ledger, self._loader, self._tray, self._ranks = ledger, loader, loader.tray, Ranks.here()
@@ -44,7 +45,7 @@ class PrivateTraining:
         able = usable(kernels, named[0][1].device)
         self.clipping = Clipping(named, bound, able, self._ranks.count, self._tray)
         self._inventory = Inventory(network, self.clipping)
-        self._wiring = Wiring(network, self.clipping)
+        self._wiring = Wiring(network, self.clipping, batch_first)
         self._tray.skipped = self._count
         self._steps_open, self._released_at = 0, -1
         self._hooks = [

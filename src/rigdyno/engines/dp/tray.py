@@ -28,6 +28,9 @@ class Slot:
         self._used = bytearray(samples)
         self._pieces: list[range] = []
 
+    def tensors(self) -> list[Tensor]:
+        return [tensor for reference in self._tensors if (tensor := reference()) is not None]
+
     def rows_of(self, given: Tensor) -> range | None:
         """Which of its samples a tensor is a view of: empty where it lies there but not row by row, None elsewhere."""
         for reference in self._tensors:
@@ -83,6 +86,10 @@ class Tray:
         self._over: deque[Slot] = deque(maxlen=REMEMBERED)
         self._pending: Slot | None = None
         _TRAYS.add(self)
+
+    def tensors(self) -> list[Tensor]:
+        """Of the batches that wait, as far as they still exist."""
+        return [tensor for slot in self._waiting for tensor in slot.tensors()]
 
     def put(self, slot: Slot) -> None:
         self._waiting.append(slot)

@@ -101,7 +101,9 @@ def test_rows_of_an_embedding(kernels, steep, flushed):
 @pytest.mark.parametrize("kernels", ROUTES)
 def test_a_gradient_that_overflows_is_refused(kernels):
     with pytest.raises(NotFinite):
-        released(nn.Sequential(nn.Linear(30, 20), Last()), torch.full((1, 30), 1e30), torch.full((1, 20), 1e30), kernels)
+        released(
+            nn.Sequential(nn.Linear(30, 20), Last()), torch.full((1, 30), 1e30), torch.full((1, 20), 1e30), kernels
+        )
 
 
 @pytest.mark.parametrize("kernels", ROUTES)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
+from rigdyno.engines.dp.checks.axes import tensors_in
 from rigdyno.engines.dp.contributions import Outer, Part, PerSample, as_rows
+from rigdyno.engines.dp.errors import MixesSamples
 from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layers.linear import private_linear
 
@@ -18,10 +20,26 @@ from rigdyno.engines.dp.layers.linear import private_linear
 class Rule(Layer):
     handles = (nn.MultiheadAttention,)
 
+    parameters = frozenset({"in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"})
+
     @classmethod
     def can(cls, module: nn.Module) -> bool:
         assert isinstance(module, nn.MultiheadAttention)
         return module.bias_k is None and not module.add_zero_attn
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.plain(*args, **kwargs)
+        expected = 0 if self.module.batch_first else 1
+        axes = self.axes_of(args, kwargs).given
+        known = dict(zip(map(id, tensors_in((args, kwargs))), axes, strict=False))
+        given = [*args[:3], *(kwargs[name] for name in ("query", "key", "value") if name in kwargs)]
+        if any(known.get(id(part), expected) != expected or part.dim() != 3 for part in given):
+            raise MixesSamples(
+                f"{self.name}: its inputs must have three axes, with the samples along axis {expected} (batch_first is "
+                f"{self.module.batch_first}), or else it attends across samples"
+            )
+        return self.run(*args, **kwargs)
 
     def run(
         self,

@@ -15,6 +15,7 @@ from rigdyno.engines.dp.norms import Norms
 
 class Rule(Layer):
     handles = (nn.Embedding,)
+    any_axis = True
 
     @classmethod
     def refuses(cls, module: nn.Module) -> str | None:

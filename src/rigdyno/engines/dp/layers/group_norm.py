@@ -5,6 +5,7 @@ An activation that follows it in an nn.Sequential is computed in the same pass w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
+from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layout import channels_inside, over_places, own_layout, rows_of
 
@@ -20,27 +22,61 @@ ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 1, nn.ReLU: 2}  # as kernels
 
 class Rule(Layer):
     handles = (nn.GroupNorm,)
-    after: type[nn.Module] | None = None
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            assert isinstance(self.module, nn.GroupNorm)
-            return self._activated(nn.GroupNorm.forward(self.module, inputs))
-        call = self.call(inputs)
-        if self.kernels_fit(inputs):
-            return _Fused.apply(inputs, call.anchor, call, self.after)  # type: ignore[no-any-return]
-        return self._activated(_GroupNorm.apply(inputs, call.anchor, call))
 
     def kernels(self) -> tuple[str, ...]:
-        return ("group_norm",)
+        return ("group_norm",) if self.module.affine else ()
 
-    def take_over(self, activation: type[nn.Module]) -> None:
-        self.after = activation
+    def run(self, inputs: Tensor) -> Tensor:
+        return self.run_with(inputs, None)
 
-    def _activated(self, values: Tensor) -> Tensor:
-        if self.after is nn.SiLU:
-            return functional.silu(values)
-        return functional.relu(values) if self.after is nn.ReLU else values
+    def run_with(self, inputs: Tensor, activation: type[nn.Module] | None) -> Tensor:
+        """And the activation that comes after it."""
+        if inputs.dim() == 2:
+            return self.run_with(inputs.unsqueeze(2), activation).squeeze(2)
+        call = self.call(inputs)
+        if self.kernels_fit(inputs) and self.module.affine:
+            return _Fused.apply(inputs, call.anchor, call, activation)  # type: ignore[no-any-return]
+        found = _GroupNorm.apply(inputs, call.anchor, call)
+        return (
+            found if activation is None else functional.relu(found) if activation is nn.ReLU else functional.silu(found)
+        )
+
+
+class Chain(Layer):
+    """An nn.Sequential with such pairs. Only its own forward knows that one module follows the other: a network that
+    walks over it, or slices it, calls them one by one."""
+
+    def __init__(self, module: nn.Sequential, name: str, clipping: Clipping, norms: Sequence[Rule]) -> None:
+        super().__init__(module, name, clipping)
+        self._norms = {id(norm.module): norm for norm in norms}
+
+    def forward(self, inputs: Any) -> Any:
+        modules, taken = list(self.module._modules.values()), torch.is_grad_enabled()
+        following = iter([*modules[1:], None])
+        silent = False
+        for module in modules:
+            assert module is not None
+            after = next(following)
+            if silent:
+                silent = False
+            elif taken and after is not None and self._fits(module, after, inputs):
+                inputs, silent = self._norms[id(module)].run_with(inputs, type(after)), True
+            else:
+                inputs = module(inputs)
+        return inputs
+
+    def _fits(self, norm: nn.Module, activation: nn.Module, inputs: Any) -> bool:
+        rule = self._norms.get(id(norm))
+        if rule is None or type(activation) not in ACTIVATIONS or "forward" in vars(activation):
+            return False
+        if _watched(norm) or _watched(activation):
+            return False
+        return rule.axes_of((inputs,), {}).given[0] == 0
+
+
+def _watched(module: nn.Module) -> bool:
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks)
 
 
 class _GroupNorm(Function):

@@ -15,6 +15,7 @@ from rigdyno.engines.dp.layers._positions import tell_scale_and_shift
 
 class Rule(Layer):
     handles = (nn.LayerNorm,)
+    any_axis = True
 
     def kernels(self) -> tuple[str, ...]:
         return ("layer_norm",)

@@ -15,6 +15,7 @@ from rigdyno.engines.dp.layers import Affine, Layer, LayerCall
 
 class Rule(Layer):
     handles = (nn.Linear, NonDynamicallyQuantizableLinear)
+    any_axis = True
 
     def run(self, inputs: Tensor) -> Tensor:
         module = self.module
@@ -51,7 +52,7 @@ class _Linear(Function):
         ctx.call, ctx.parameters = call, parameters
         weight, bias = parameters
         found = inputs.new_empty(*inputs.shape[:-1], len(weight))
-        multiply(inputs.flatten(0, -2), weight, bias, found.view(-1, len(weight)))
+        multiply(inputs.flatten(0, -2), weight, bias, found.flatten(0, -2))
         return found
 
     @staticmethod

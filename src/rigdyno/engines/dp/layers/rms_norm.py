@@ -14,6 +14,7 @@ from rigdyno.engines.dp.layers._positions import tell_scale_and_shift
 
 class Rule(Layer):
     handles = (nn.RMSNorm,)
+    any_axis = True
 
     def run(self, inputs: Tensor) -> Tensor:
         call = self.call(inputs)

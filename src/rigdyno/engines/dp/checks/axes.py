@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from rigdyno.engines.dp.errors import BadSetting, MixesSamples
-from rigdyno.engines.dp.probing import Inputs, Probe
+from rigdyno.engines.dp.checks.probing import Inputs, Probe
+from rigdyno.engines.dp.errors import BadSetting, MixesSamples, PrivacyError
 
 Shape = tuple[int, ...]
 Signature = tuple[int, ...]  # the number of axes of each tensor of a call
@@ -46,23 +46,23 @@ def tensors_in(values: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
-def establish(
-    probe: Probe, inputs: Inputs, modules: Sequence[nn.Module]
-) -> tuple[Inputs, dict[nn.Module, dict[Signature, Axes]]]:
-    """By two runs; and which of the network's own inputs carry samples, by which reading of them it runs at all."""
-    here = _calls(probe, inputs, range(inputs.samples), modules)
+Found = dict[nn.Module, dict[Signature, Axes]]
+
+
+def establish(probe: Probe, inputs: Inputs, modules: Sequence[nn.Module]) -> Found:
+    """By two runs."""
     other = _another_number(inputs.samples)
-    for reading in inputs.readings():
-        try:
-            there = _calls(probe, reading, other, modules)
-        except (RuntimeError, ValueError, IndexError, AssertionError) as reason:
-            failure = reason
-            continue
-        return reading, _compared(here, there, inputs.samples, len(other))
-    raise BadSetting(
-        "the network can't be run with another number of samples, so it isn't known which of its inputs carry them "
-        f"({str(failure).splitlines()[0][:160]}); pass the samples first, and don't fix the size of a batch"
-    )
+    here = _calls(probe, inputs, range(inputs.samples), modules)
+    try:
+        there = _calls(probe, inputs, other, modules)
+    except (RuntimeError, ValueError, IndexError, AssertionError) as reason:
+        if isinstance(reason, PrivacyError):
+            raise
+        raise BadSetting(
+            "the network can't be run with another number of samples, so it isn't known which of its inputs carry them "
+            f"({str(reason).splitlines()[0][:160]}); pass the samples first, and don't fix the size of a batch"
+        ) from None
+    return _compared(here, there, inputs.samples, len(other))
 
 
 def _another_number(samples: int) -> list[int]:
@@ -90,8 +90,8 @@ def _shapes(values: Any) -> tuple[Shape, ...]:
     return tuple(tuple(tensor.shape) for tensor in tensors_in(values))
 
 
-def _compared(here: list[Call], there: list[Call], samples: int, others: int) -> dict[nn.Module, dict[Signature, Axes]]:
-    found: dict[nn.Module, dict[Signature, Axes]] = {}
+def _compared(here: list[Call], there: list[Call], samples: int, others: int) -> Found:
+    found: Found = {}
     for module in {call.module for call in here}:
         mine = [call for call in here if call.module is module]
         its = [call for call in there if call.module is module]
@@ -122,3 +122,13 @@ def _axis(here: Shape, there: Shape, samples: int, others: int) -> int | None:
         return None
     fits = len(changed) == 1 and here[changed[0]] * others == there[changed[0]] * samples
     return changed[0] if fits else UNCLEAR
+
+
+def refuse_axis(layer: str, axis: int | None) -> None:
+    if axis is None:
+        raise MixesSamples(
+            f"{layer} is given something that is the same for all samples, so that its gradient can't be told apart by "
+            "sample: give it one for each sample, such as positions.expand(batch, -1)"
+        )
+    if axis == UNCLEAR or axis > 1:
+        raise MixesSamples(f"{layer}: the samples aren't along the first axis of its input; bring them there")
