@@ -152,13 +152,14 @@ def test_only_code_that_nobody_changed_is_given_back():
         ("1000-3000 r-xp 00000000 08:01 1 /x/libllvmlite.so", 0, 0),
         ("3000-4000 r-xp 00002000 08:01 1 /x/libllvmlite.so", 4, 4),
         ("4000-5000 r--p 00003000 08:01 1 /x/libllvmlite.so", 0, 0),
+        ("4800-5000 r--p 00003000 08:01 1 /x/libllvmlite.so", 0, 4),
         ("5000-6000 rw-p 00004000 08:01 1 /x/libllvmlite.so", 0, 0),
         ("6000-7000 r-xp 00000000 08:01 2 /x/libtorch.so", 0, 0),
     ]
     smaps = "\n".join(
         f"{head}\nRss: 8 kB\nPrivate_Dirty: {dirty} kB\nAnonymous: {own} kB" for head, dirty, own in lines
     )
-    assert code_pages(smaps) == [(0x1000, 0x3000)]
+    assert code_pages(smaps) == [(0x1000, 0x3000), (0x4000, 0x5000)]
 
 
 def _signatures() -> dict[str, int]:

@@ -106,13 +106,13 @@ def _give_back() -> None:
 
 
 def code_pages(smaps: str) -> list[tuple[int, int]]:
-    """Where the compiler's code lies. Pages that this process has changed aren't in its file, and would be lost: a
+    """Where the compiler's code and its constants lie. Pages that this process has changed aren't in its file, and would be lost: a
     stretch that has any of them is left alone, and so is whatever may be written to."""
     found: list[tuple[int, int]] = []
     for line in smaps.splitlines():
         head = HEAD.match(line)
         if head:
-            inside = COMPILER in line and head[3] == "r-xp"
+            inside = COMPILER in line and head[3] in ("r-xp", "r--p")
             if inside:
                 found.append((int(head[1], 16), int(head[2], 16)))
         elif inside and line.startswith(("Private_Dirty:", "Anonymous:")) and line.split()[1] != "0":
