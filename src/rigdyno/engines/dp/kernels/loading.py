@@ -106,9 +106,10 @@ def _give_back() -> None:
 
 
 def code_pages(smaps: str) -> list[tuple[int, int]]:
-    """Where the compiler's code and its constants lie. Pages that this process has changed aren't in its file, and would be lost: a
-    stretch that has any of them is left alone, and so is whatever may be written to."""
+    """Where the compiler's code and its constants lie. Pages that this process has changed aren't in its file, and
+    would be lost: a stretch that has any of them is left alone, and so is whatever may be written to."""
     found: list[tuple[int, int]] = []
+    inside = False
     for line in smaps.splitlines():
         head = HEAD.match(line)
         if head:
