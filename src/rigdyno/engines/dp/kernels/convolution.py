@@ -23,7 +23,7 @@ LANES = 16 if binding.get_host_cpu_features().get("avx512f") else 8
 TAPS = 8  # so many sums are under way at once: a result takes 4 cycles, and up to two begin in each
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _tile(typing: Any, maps: Any, at: Any, given: Any, lane: Any, sums: Any, sums_at: Any, steps: Any) -> Any:
     """sums[sums_at + tap * wide + l] = sum over rows and columns of maps[at + row * row_step + column * column_step +
     tap] * given[(row * columns + column) * wide + lane + l]; `steps` are rows, columns, row_step, column_step, wide."""

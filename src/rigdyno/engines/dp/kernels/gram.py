@@ -22,7 +22,7 @@ SIDE = 4 if LANES == 16 else 3  # as many sums and values as there are registers
 PAIRS = SIDE * SIDE
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _dots(typing: Any, rows: Any, starts: Any, other_starts: Any, length: Any, sums: Any) -> Any:
     """sums[i * SIDE + j] = the product of the rows that begin at starts[i] and other_starts[j], up to `length`, a
     multiple of LANES."""
