@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from rigdyno.engines.dp import PrivacyEngine, Unprotected, micro_batches
 
-SIZES = [5, 1, 6, 0, 4, 7, 5, 5, 3, 6, 2, 8]
-NEWEST = st.integers(0, 2)  # how many draws ago
+SIZES = [5, 1, 6, 4, 7, 5, 5, 3, 6, 0, 2, 8] * 3
+AGO = st.sampled_from([0, 0, 0, 1, 2])  # draws: mostly the newest
 
 
 class Neighbours(RuleBasedStateMachine):
@@ -28,62 +28,64 @@ class Neighbours(RuleBasedStateMachine):
         self.sides = [Guarded(drawn), Guarded(without)]
         self.drawn: list[list[tuple]] = [[], []]
         self.released = 0
+        self.draw()
 
-    def both(self, act: Callable[[Guarded, tuple], object], ago: int) -> None:
+    def both(self, act: Callable[[Guarded, tuple], object], ago: int, go: bool = False) -> None:
         if len(self.drawn[0]) > ago:
             for side, drawn in zip(self.sides, self.drawn, strict=True):
                 allowed(lambda side=side, drawn=drawn: act(side, drawn[-1 - ago]))
+        if go:
+            self.step(1)
 
-    @rule()
     def draw(self) -> None:
         if len(self.drawn[0]) < len(SIZES):
             for side, drawn in zip(self.sides, self.drawn, strict=True):
                 drawn.append(side.draw())
 
-    @rule(ago=NEWEST, twice=st.booleans())
-    def backward(self, ago: int, twice: bool) -> None:
+    @rule(go=st.booleans(), ago=AGO, twice=st.booleans())
+    def backward(self, go: bool, ago: int, twice: bool) -> None:
         def act(side: Guarded, drawn: tuple) -> None:
             loss = side.loss(drawn)
             loss.backward(retain_graph=twice)
             if twice:
                 loss.backward()
 
-        self.both(act, ago)
+        self.both(act, ago, go)
 
-    @rule(ago=NEWEST, first=st.integers(0, 4), count=st.integers(1, 8), step=st.integers(1, 2))
-    def backward_of_rows(self, ago: int, first: int, count: int, step: int) -> None:
+    @rule(go=st.booleans(), ago=AGO, first=st.integers(0, 4), count=st.integers(1, 8), step=st.integers(1, 2))
+    def backward_of_rows(self, go: bool, ago: int, first: int, count: int, step: int) -> None:
         rows = slice(first, first + count, step)
-        self.both(lambda side, drawn: side.loss((drawn[0][rows], drawn[1][rows])).backward(), ago)
+        self.both(lambda side, drawn: side.loss((drawn[0][rows], drawn[1][rows])).backward(), ago, go)
 
-    @rule(ago=NEWEST, size=st.integers(1, 4), copied=st.booleans(), repeat=st.integers(1, 2))
-    def backward_of_pieces(self, ago: int, size: int, copied: bool, repeat: int) -> None:
+    @rule(go=st.booleans(), ago=AGO, size=st.integers(1, 4), copied=st.booleans(), repeat=st.integers(1, 2))
+    def backward_of_pieces(self, go: bool, ago: int, size: int, copied: bool, repeat: int) -> None:
         def act(side: Guarded, drawn: tuple) -> None:
             for inputs, answers in micro_batches(drawn, size) * repeat:
                 side.loss((inputs * 1.0 if copied else inputs, answers)).backward()
 
-        self.both(act, ago)
+        self.both(act, ago, go)
 
-    @rule(ago=NEWEST, reentrant=st.booleans())
-    def backward_of_a_checkpoint(self, ago: int, reentrant: bool) -> None:
+    @rule(go=st.booleans(), ago=AGO, reentrant=st.booleans())
+    def backward_of_a_checkpoint(self, go: bool, ago: int, reentrant: bool) -> None:
         def act(side: Guarded, drawn: tuple) -> None:
             found = checkpoint(side.net, drawn[0].detach().requires_grad_(), use_reentrant=reentrant)
             torch.nn.functional.cross_entropy(found, drawn[1]).backward()
 
-        self.both(act, ago)
+        self.both(act, ago, go)
 
-    @rule(ago=NEWEST)
-    def backward_of_parts(self, ago: int) -> None:
+    @rule(go=st.booleans(), ago=AGO)
+    def backward_of_parts(self, go: bool, ago: int) -> None:
         def act(side: Guarded, drawn: tuple) -> None:
             found = side.net[2](torch.relu(side.net[0](drawn[0])))
             torch.nn.functional.cross_entropy(found, drawn[1]).backward()
 
-        self.both(act, ago)
+        self.both(act, ago, go)
 
-    @rule(ago=NEWEST)
+    @rule(ago=AGO)
     def a_log(self, ago: int) -> None:
         self.both(lambda side, drawn: side.net(drawn[0]), ago)
 
-    @rule(ago=NEWEST)
+    @rule(ago=AGO)
     def a_saliency_map(self, ago: int) -> None:
         def act(side: Guarded, drawn: tuple) -> None:
             looked_at = drawn[0].clone().requires_grad_()
@@ -91,25 +93,22 @@ class Neighbours(RuleBasedStateMachine):
 
         self.both(act, ago)
 
-    @rule()
-    def a_penalty(self) -> None:
+    @rule(what=st.sampled_from(["penalty", "zero_grad", "resume", "draw"]))
+    def something_else(self, what: str) -> None:
+        if what == "draw":
+            self.draw()
         for side in self.sides:
-            allowed(lambda side=side: side.net[0].weight.square().sum().backward())
+            if what == "penalty":
+                allowed(lambda side=side: side.net[0].weight.square().sum().backward())
+            elif what == "zero_grad":
+                side.optimizer.zero_grad()
+            elif what == "resume":
+                other = PrivacyEngine()
+                other.ledger.load_state_dict(side.engine.ledger.state_dict())
+                side.engine.ledger.load_state_dict(other.ledger.state_dict())
 
-    @rule()
-    def skip(self) -> None:
-        for side in self.sides:
-            side.optimizer.zero_grad()
-
-    @rule()
-    def resume(self) -> None:
-        for side in self.sides:
-            other = PrivacyEngine()
-            other.ledger.load_state_dict(side.engine.ledger.state_dict())
-            side.engine.ledger.load_state_dict(other.ledger.state_dict())
-
-    @rule()
-    def step(self) -> None:
+    @rule(draws=st.sampled_from([1, 1, 1, 0, 2]))
+    def step(self, draws: int) -> None:
         done = [allowed(side.optimizer.step) for side in self.sides]
         if all(done):
             self.released += 1
@@ -120,6 +119,8 @@ class Neighbours(RuleBasedStateMachine):
             if not released:
                 side.optimizer.zero_grad()
             torch.nn.utils.vector_to_parameters(side.start.float(), side.net.parameters())
+        for _ in range(draws):
+            self.draw()
 
 
 def allowed(act: Callable[[], object]) -> bool:

@@ -241,7 +241,8 @@ class DrawsByData(nn.Module):
 @pytest.mark.parametrize("middle", [DrawsByData, nn.RReLU])
 def test_a_number_of_random_numbers_that_depends_on_data(middle):
     net, _ = wired(network(middle()), 1.0, False)
-    with pytest.raises(MixesSamples, match="How many random numbers"):
+    # As many by chance, and it looks like any other dependence.
+    with pytest.raises(MixesSamples, match=r"How many random numbers|depends on the other samples"):
         step(net)
 
 

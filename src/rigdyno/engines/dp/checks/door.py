@@ -31,6 +31,10 @@ class _Here(threading.local):
         self.inputs: list[Inputs | None] = []
         self.listening: Listening | None = None
 
+    def stop_listening(self) -> list[object]:
+        listening, self.listening = self.listening, None
+        return [] if listening is None else listening.stop()
+
 
 class Door:
     def __init__(self, network: nn.Module, clipping: Clipping, layers: Sequence[Layer], batch_first: bool) -> None:
@@ -63,19 +67,22 @@ class Door:
         if not torch.is_grad_enabled():
             return
         inputs = Inputs(args, kwargs, self._axis)
-        known = self._places.get(signature(inputs.tensors))
-        self._here.inputs[-1] = inputs if known is None else inputs.read(known)
+        self._here.inputs[-1] = self._known(inputs) or inputs
         self._refuse_modes(inputs)
         if self._clipping.private and len(self._here.inputs) == 1 and inputs.samples > 1 and self._due(inputs.samples):
             self._look(inputs)
             self._here.listening = Listening(self._modules)
-        self._clipping.join(inputs.samples, inputs.by_sample())
+        self._clipping.join(inputs.samples, (self._known(inputs) or inputs).by_sample())
+
+    def _known(self, inputs: Inputs) -> Inputs | None:
+        """As calls of this kind were read before."""
+        places = self._places.get(signature(inputs.tensors))
+        return None if places is None else inputs.read(places)
 
     def leave(self, answer: Any) -> None:
         inputs = self._here.inputs.pop()
-        listening, self._here.listening = self._here.listening, None
         try:
-            new = listening is not None and self._heard(listening.stop())
+            new = not self._here.inputs and self._heard(self._here.stop_listening())
             if new and inputs is not None and answer is not None:
                 self._read(inputs, thoroughly=True)  # once more, with the hooks that take part
         finally:
@@ -120,10 +127,10 @@ class Door:
     def _due(self, samples: int) -> bool:
         modes = tuple(module.training for module in self._modules)
         due = self._turns.due()  # each pass counts
-        again = current_task() == NO_TASK and (
-            due or samples > 2 * self._largest
-        )  # not where a checkpoint repeats a pass
-        return again or modes not in self._modes
+        if modes not in self._modes:
+            return True
+        # Where a checkpoint repeats a pass, that pass was looked at already.
+        return current_task() == NO_TASK and (due or samples > 2 * self._largest)
 
     def _look(self, inputs: Inputs) -> None:
         modes = tuple(module.training for module in self._modules)
@@ -136,10 +143,12 @@ class Door:
         """A tensor as long as the batch may carry samples or not. That reading is right in which samples don't mix."""
         probe = Probe(self._network, self._speaking)
         refusal: PrivacyError | None = None
-        for reading in inputs.readings():
+        known = None if thoroughly else self._known(inputs)
+        for reading in inputs.readings() if known is None else [known]:
             before = [dict(layer.axes) for layer in self._layers]
             try:
-                self._establish(probe, reading, self._layers)
+                if known is None:
+                    self._establish(probe, reading, self._layers)
                 Mixing(probe, self._clipping, reading, self._open_modules()).refuse(thoroughly)
             except PrivacyError as reason:
                 refusal = refusal or reason

@@ -94,8 +94,9 @@ class Layer:
         for parameters, before in self._held:
             if not all(map(is_, parameters.values(), before)):
                 raise Unprotected(
-                    f"{self.name} is called with other parameters in the place of its own, whose gradient would get "
-                    "lost: leave out torch.func.functional_call, or make what it does a parametrization"
+                    f"parameters of {self.name} were added or replaced, and their gradient would get lost: call "
+                    "engine.release() and make_private again; instead of torch.func.functional_call, make what it does "
+                    "a parametrization"
                 )
         single = not kwargs and len(args) == 1 and isinstance(args[0], Tensor)
         found = self.axes.get((args[0].dim(),) if single else signature(tensors_in((args, kwargs))))
