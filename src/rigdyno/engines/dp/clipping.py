@@ -228,6 +228,10 @@ class Clipping:
                 "this batch from the beginning, or with the next one"
             )
 
+    def refuse_arrived(self) -> None:
+        """Within a step, whose optimizer may set gradients itself, but not by way of autograd."""
+        self._refuse(self._stray)
+
     def take(self) -> Tensor:
         """The whole sum, flat, for noise; from here on the next one is formed."""
         self._summed = 0

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from rigdyno.engines.dp.contributions import Contribution
-from rigdyno.engines.dp.errors import BadSetting
 from rigdyno.engines.dp.layout import channels_last
 
 
@@ -94,10 +93,8 @@ class Gradients:
                 parameter.grad = None
 
     def _changed_kind(self) -> bool:
+        """By .double() or .to(device). One parameter tells: torch refuses a gradient of another kind than its own."""
         first = self._parameters[0]
-        kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
-        if len(kinds) > 1:
-            raise BadSetting("the trained parameters are no longer of one precision, on one device")
         return (first.dtype, first.device) != (self.flat.dtype, self.flat.device)
 
     def _references(self) -> tuple[int, list[int], list[int]]:

@@ -67,7 +67,10 @@ class PrivateTraining:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The optimizer sees the noisy mean alone, and only after it was counted."""
         if self._steps_open and self._released_at == self.clipping.changes:
-            self._steps_open += 1  # an optimizer's step that calls another's: what it sees is released already
+            # An optimizer's step that calls another's, or one that broke off: what it sees is released already.
+            self._inventory.check(optimizer)
+            self.clipping.refuse_arrived()
+            self._steps_open += 1
             return None
         given = self._run_closure(optimizer, args, kwargs)
         self._inventory.check(optimizer)

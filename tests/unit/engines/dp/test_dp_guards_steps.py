@@ -271,19 +271,35 @@ def test_a_step_that_broke_off_opens_no_hole():
     assert float((start - weights(guarded.net)).std()) > 0.3, "with noise again"
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-def test_a_closure_is_run_once_before_the_noise(by_name):
-    guarded = Guarded(sigma=SIGMA)
-    drawn = guarded.draw()
-
+def closure_of(guarded: Guarded, drawn):
     def closure():
         guarded.optimizer.zero_grad()
         loss = guarded.loss(drawn)
         loss.backward()
         return loss
 
+    return closure
+
+
+def test_a_gradient_past_the_rules_after_a_step_that_broke_off():
+    guarded = Guarded(optimizer=Breaking)
+    drawn = guarded.draw()
+    with pytest.raises(KeyError):
+        guarded.step(drawn)
+    (guarded.net[0].weight * drawn[0][0]).sum().backward()
+    guarded.optimizer.breaks = False
+    with pytest.raises(Unprotected, match=r"0\.weight"):
+        guarded.optimizer.step()
+    assert unmoved(guarded)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_closure_is_run_once_before_the_noise(by_name):
+    guarded = Guarded(sigma=SIGMA)
+    drawn = guarded.draw()
+    closure = closure_of(guarded, drawn)
     answer = guarded.optimizer.step(closure=closure) if by_name else guarded.optimizer.step(closure)
-    assert float(answer) > 0
+    assert float(answer.detach()) > 0
     assert guarded.steps() == 1
     assert same(guarded.released(), guarded.expected(drawn))
 
@@ -291,13 +307,7 @@ def test_a_closure_is_run_once_before_the_noise(by_name):
 def test_an_optimizer_that_asks_its_closure_again_is_refused():
     guarded = Guarded(optimizer=torch.optim.LBFGS)
     drawn = guarded.draw()
-
-    def closure():
-        guarded.optimizer.zero_grad()
-        loss = guarded.loss(drawn)
-        loss.backward()
-        return loss
-
+    closure = closure_of(guarded, drawn)
     with pytest.raises(Unprotected, match="several times a step"):
         guarded.optimizer.step(closure)
     assert guarded.steps() == 1
