@@ -20,7 +20,6 @@ from torch import Tensor
 BLOCK = 1024
 # The square of a float32 is off by less than this where it underflows; float64 loses far less.
 FLUSHED = 2.0**-125
-MOST_TERMS_OF_KERNEL = 32  # matrix products are quicker from there on
 
 
 class Norms(Protocol):
@@ -69,13 +68,15 @@ class KernelNorms(TorchNorms):
         return found
 
     def of_products(self, inputs: Tensor, gradients: Tensor) -> Tensor:
-        from rigdyno.engines.dp.kernels import norms
+        from rigdyno.engines.dp.kernels import gram
 
-        fits = inputs.dtype == torch.float32 and inputs.dim() == 3 and inputs.shape[1] <= MOST_TERMS_OF_KERNEL
+        if inputs.dim() == 4 and inputs.shape[1] == 1:  # the groups of a convolution that has but one
+            inputs, gradients = inputs[:, 0], gradients[:, 0].contiguous()
+        fits = inputs.dtype == torch.float32 and inputs.dim() == 3
         if not fits or not (inputs.is_contiguous() and gradients.is_contiguous()):
             return super().of_products(inputs, gradients)
         found = torch.empty(len(inputs), dtype=torch.float64)
-        norms.gram(inputs.numpy(), gradients.numpy(), found.numpy(), rounding(inputs, gradients))
+        gram.gram(inputs.numpy(), gradients.numpy(), found.numpy(), rounding(inputs, gradients))
         return found
 
 

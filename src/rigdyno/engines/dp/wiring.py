@@ -24,12 +24,21 @@ class Wiring:
         self._taken = [*layers, *(_chains(network, layers, clipping) if clipping.kernels else [])]
         for layer in self._taken:
             layer.take()
+        if clipping.kernels:
+            _load(layers, clipping)
         self._door = Door(network, clipping, layers, batch_first)
 
     def undo(self) -> None:
         self._door.undo()
         for layer in self._taken:
             layer.give_back()
+
+
+def _load(layers: list[Layer], clipping: Clipping) -> None:
+    from rigdyno.engines.dp.kernels.loading import load
+
+    always = ("norms", "noise") if clipping.private else ()
+    load([*always, *(name for layer in layers for name in layer.kernels())])
 
 
 def _chains(network: nn.Module, layers: list[Layer], clipping: Clipping) -> Iterator[Layer]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rigdyno.engines.dp.checks.axes import Axes, Signature, refuse_axis, signature, tensors_in
 from rigdyno.engines.dp.clipping import Clipping
-from rigdyno.engines.dp.contributions import Contribution
+from rigdyno.engines.dp.contributions import Contribution, PerSample
 from rigdyno.engines.dp.errors import MixesSamples, Unprotected
 from rigdyno.engines.dp.forwards import Forward
 from rigdyno.engines.dp.passes import Pass
@@ -85,6 +85,10 @@ class Layer:
         """For inputs with a sample in every row."""
         raise NotImplementedError
 
+    def kernels(self) -> tuple[str, ...]:
+        """The files of kernels/ that it will call, where kernels are used."""
+        return ()
+
     def axes_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Axes:
         """Of a call with gradients."""
         for parameters, before in self._held:
@@ -136,6 +140,12 @@ class LayerCall:
 
     def add(self, parameter: Any, contribution: Contribution) -> None:
         self.passing.add(parameter, contribution)
+
+    def add_sums(self, *told: tuple[Any, Tensor, Tensor | None]) -> None:
+        """Gradients, a sample each, and their squared norms where they are known; of parameters that are trained."""
+        for parameter, sums, squared in told:
+            if self.trained(parameter):
+                self.add(parameter, PerSample(sums, squared))
 
 
 @cache

@@ -6,7 +6,7 @@ An activation that follows it in an nn.Sequential is computed in the same pass w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +14,17 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
 from rigdyno.engines.dp.clipping import Clipping
-from rigdyno.engines.dp.contributions import PerSample
 from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layout import channels_inside, over_places, own_layout, rows_of
-
-Sums: TypeAlias = "tuple[Tensor, Tensor | None]"  # a sample each, with their squared norms where they are known
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 1, nn.ReLU: 2}  # as kernels/group_norm.py counts them
 
 
 class Rule(Layer):
     handles = (nn.GroupNorm,)
+
+    def kernels(self) -> tuple[str, ...]:
+        return ("group_norm",) if self.module.affine else ()
 
     def run(self, inputs: Tensor) -> Tensor:
         return self.run_with(inputs, None)
@@ -141,7 +141,7 @@ class _Fused(Function):
         wanted = (rows_of(back), scales, shifts, squared)
         arguments: Any = [*(figure.numpy() for figure in (*known, *wanted)), ctx.after]
         group_norm.backward(*arguments)
-        _tell_sums(ctx.call, (scales, squared[0]), (shifts, squared[1]))
+        ctx.call.add_sums((weight, scales, squared[0]), (bias, shifts, squared[1]))
         return back, None, None, None
 
 
@@ -150,10 +150,5 @@ def _tell(call: LayerCall, inputs: Tensor, gradient: Tensor, mean: Tensor, rstd:
     shifts = over_places(gradient)
     wide = inputs.shape[1] // mean.shape[1]
     mean, rstd = mean.repeat_interleave(wide, dim=1), rstd.repeat_interleave(wide, dim=1)
-    _tell_sums(call, ((over_places(inputs * gradient) - mean * shifts) * rstd, None), (shifts, None))
-
-
-def _tell_sums(call: LayerCall, scales: Sums, shifts: Sums) -> None:
-    for parameter, (sums, squared) in ((call.module.weight, scales), (call.module.bias, shifts)):
-        if call.trained(parameter):
-            call.add(parameter, PerSample(sums, squared))
+    scales = (over_places(inputs * gradient) - mean * shifts) * rstd
+    call.add_sums((call.module.weight, scales, None), (call.module.bias, shifts, None))
