@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rigdyno.errors import DamagedRun, NewerStore
+from rigdyno.schema.channel import Channel
 from rigdyno.schema.participant import sampler_of
-from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows, telemetry_fields
+from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows, telemetry_header
 from support import a_rank, write_steps
 
 fuzzed = settings(max_examples=100, deadline=None, derandomize=True)
@@ -29,12 +30,12 @@ def test_rows_come_back_as_they_were_written(tmp_path):
 
 def test_telemetry_comes_back(tmp_path):
     path = tmp_path / "telemetry.rows"
-    file = RowFile(path, Header(fields=telemetry_fields(["watts"]), units=("W",), participant=sampler_of(0)))
+    file = RowFile(path, telemetry_header([Channel("watts", "W")], sampler_of(0)))
     file.append(struct.pack("<qd", 12, 3.5))
     header, rows = read_rows(path)  # still open: what was appended is there
     file.close()
     assert rows["watts"].tolist() == [3.5]
-    assert header.units == ("W",)
+    assert header.channels == (Channel("watts", "W"),)
 
 
 def test_a_second_writer_is_refused(tmp_path):

@@ -1,0 +1,217 @@
+"""All probes of a machine, each in a thread of its own: one that hangs, throws, disappears or says nonsense is tagged,
+and costs nobody else a reading."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rigdyno import catalogue
+from rigdyno.clock import Clock
+from rigdyno.contracts import Channel, Probe, Unavailable
+from rigdyno.errors import CatalogueError
+from rigdyno.schema.channel import is_plausible, most_watts
+from rigdyno.units import seconds_of_ns
+
+OPEN_SECONDS = 5.0  # a driver that has to be loaded takes seconds
+READ_SECONDS = 0.25
+CLOSE_SECONDS = 3.0
+GONE_SECONDS = 5.0  # without a single value, beyond what the sensor itself takes
+
+# Readings of a probe's own channel of state.
+FINE, BLOCKED, FAILED, NONSENSE, GONE = range(5)
+STATES = ("fine", "blocked", "failed", "nonsense", "gone")
+
+Pids = Callable[[], Sequence[int]]
+
+
+class Answer(NamedTuple):
+    value: Any = None
+    error: Exception | None = None
+
+
+class Worker:
+    """A thread that does what it is asked, one thing at a time. Daemonic: a read that never returns doesn't keep the
+    process from its end."""
+
+    def __init__(self, name: str) -> None:
+        self._asked: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._owed = 0  # answers that are still to come
+        threading.Thread(target=self._run, name=f"probe {name}", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            call = self._asked.get()
+            try:
+                answer = Answer(call())
+            except Exception as error:  # noqa: BLE001  # whatever an installed probe throws is its own affair
+                answer = Answer(error=error)
+            self._answers.put(answer)
+
+    @property
+    def is_free(self) -> bool:
+        while self._owed and not self._answers.empty():
+            self._answers.get()
+            self._owed -= 1  # too late: it tells of another time
+        return self._owed == 0
+
+    def ask(self, call: Callable[[], Any]) -> None:
+        self._owed += 1
+        self._asked.put(call)
+
+    def answer(self, seconds: float) -> Answer | None:
+        """None: it takes longer."""
+        try:
+            found = self._answers.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        self._owed -= 1
+        return found
+
+
+class Opened(NamedTuple):
+    name: str
+    probe: Probe
+    worker: Worker
+    channels: tuple[Channel, ...]
+    state: Channel
+
+
+class Meters:
+    """What can be read here, opened. `channels` are those of all probes, and the state of each probe."""
+
+    def __init__(self, probes: Mapping[str, Probe], pids: Pids, clock: Clock) -> None:
+        self._clock = clock
+        self.absent: dict[str, str] = {}  # by probe: why, and what would change that
+        self._opened = self._open(probes, pids)
+        self.channels = tuple(channel for each in self._opened for channel in (*each.channels, each.state))
+        self._senses = {channel.name: _Sense(channel) for channel in self.channels}
+        self._heard_ns = {each.name: clock.now_ns() for each in self._opened}
+
+    def read(self) -> list[float]:
+        """In the order of the channels; NaN for what wasn't read."""
+        now_ns = self._clock.now_ns()
+        asked = [each for each in self._opened if each.worker.is_free]
+        for each in asked:
+            each.worker.ask(each.probe.read)
+        busy = {each.name for each in self._opened} - {each.name for each in asked}
+        return [value for each in self._opened for value in self._values(each, each.name in busy, now_ns)]
+
+    def _values(self, each: Opened, is_busy: bool, now_ns: int) -> list[float]:
+        answer = None if is_busy else each.worker.answer(READ_SECONDS)
+        missing = [math.nan] * len(each.channels)
+        if answer is None:
+            return [*missing, BLOCKED]
+        values = _as_numbers(answer, len(each.channels))
+        if values is None:
+            return [*missing, FAILED]
+        sound = [self._senses[c.name].checked(value, now_ns) for c, value in zip(each.channels, values, strict=True)]
+        return [*sound, self._state(each, values, sound, now_ns)]
+
+    def _state(self, each: Opened, raw: Sequence[float], sound: Sequence[float], now_ns: int) -> float:
+        if any(math.isnan(after) and not math.isnan(before) for before, after in zip(raw, sound, strict=True)):
+            return NONSENSE
+        if any(not math.isnan(value) for value in sound):
+            self._heard_ns[each.name] = now_ns
+            return FINE
+        slowest = max((channel.interval_seconds or 0.0 for channel in each.channels), default=0.0)
+        silent = seconds_of_ns(now_ns - self._heard_ns[each.name])
+        return GONE if each.channels and silent > GONE_SECONDS + 5 * slowest else FINE
+
+    def close(self) -> None:
+        asked = [each for each in self._opened if each.worker.is_free]
+        for each in asked:
+            each.worker.ask(each.probe.close)
+        for each in asked:
+            each.worker.answer(CLOSE_SECONDS)
+
+    def _open(self, probes: Mapping[str, Probe], pids: Pids) -> list[Opened]:
+        """All at the same time: the slowest one decides."""
+        workers = {name: Worker(name) for name in probes}
+        for name, probe in probes.items():
+            workers[name].ask(lambda probe=probe: probe.availability() or list(probe.open(pids)))  # type: ignore[misc]
+        opened: list[Opened] = []
+        taken: set[str] = set()
+        for name, probe in probes.items():
+            answer = workers[name].answer(OPEN_SECONDS)
+            channels = self._channels(name, answer, taken)
+            if channels is not None:
+                opened.append(Opened(name, probe, workers[name], channels, _state_channel(name)))
+        return opened
+
+    def _channels(self, name: str, answer: Answer | None, taken: set[str]) -> tuple[Channel, ...] | None:
+        if answer is None:
+            self.absent[name] = f"it didn't answer within {OPEN_SECONDS:.0f} s"
+        elif answer.error is not None:
+            self.absent[name] = f"it failed: {answer.error or type(answer.error).__name__}"
+        elif isinstance(answer.value, Unavailable):
+            self.absent[name] = _why(answer.value)
+        else:
+            return tuple(_unlike(channel, name, taken) for channel in answer.value)
+        return None
+
+
+def installed(complain: Callable[[str], None]) -> dict[str, Probe]:
+    """By name; a broken one of some package costs nothing but its own readings."""
+    found: dict[str, Probe] = {}
+    for name in catalogue.names("probe"):
+        try:
+            found[name] = catalogue.load("probe", name)()
+        except CatalogueError as error:
+            complain(str(error))
+    return found
+
+
+def _why(unavailable: Unavailable) -> str:
+    return unavailable.reason if unavailable.fix is None else f"{unavailable.reason}; {unavailable.fix}"
+
+
+def _unlike(channel: Channel, probe: str, taken: set[str]) -> Channel:
+    """With a name that no other probe has."""
+    name = channel.name
+    while name in taken or name == "at_ns":
+        name = f"{probe}_{name}"
+    taken.add(name)
+    return msgspec.structs.replace(channel, name=name, sensor=channel.sensor or probe)
+
+
+def _state_channel(name: str) -> Channel:
+    return Channel(f"{name}_probe_state", "code", "state", sensor=name)
+
+
+def _as_numbers(answer: Answer, count: int) -> list[float] | None:
+    """None: it threw, or gave something else than a number for each channel."""
+    if answer.error is not None:
+        return None
+    try:
+        values = [float(value) for value in answer.value]
+    except (TypeError, ValueError):
+        return None
+    return values if len(values) == count else None
+
+
+class _Sense:
+    """Tells nonsense from readings: what no sensor can mean, a counter that falls, or rises faster than anything
+    draws."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._last: tuple[int, float] | None = None
+
+    def checked(self, value: float, at_ns: int) -> float:
+        if not is_plausible(self._channel, value):
+            return math.nan
+        if self._channel.kind != "counter" or math.isnan(value):
+            return value
+        last, self._last = self._last, (at_ns, value)
+        if last is None:
+            return value
+        risen, seconds = value - last[1], seconds_of_ns(at_ns - last[0])
+        allowed = most_watts(self._channel) * max(seconds, 0.01) if self._channel.quantity == "energy" else math.inf
+        return value if 0 <= risen <= allowed else math.nan
