@@ -16,7 +16,7 @@ from pathlib import Path
 from rigdyno.analyse.answers import MARGIN
 from rigdyno.analyse.duel import duel_of
 from rigdyno.analyse.limits import held_against_limits
-from rigdyno.analyse.measure import CellData, measurements
+from rigdyno.analyse.measure import CellData, measurements, without_idle
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
 from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
@@ -140,7 +140,7 @@ def readable(cells: Sequence[StoredCell], warnings: list[str]) -> list[CellData]
 
 
 def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measurement]:
-    return held_against_limits(measurements(readable(cells, warnings)))
+    return held_against_limits(without_idle(measurements(readable(cells, warnings))))
 
 
 def load(path: str | Path) -> Run:

@@ -63,7 +63,9 @@ class External:
         except BadValue as error:
             return Unavailable(str(error), "docs/energy.md shows how a meter is written")
         if not meters:
-            add = f'add a line to {self._path() or "the configuration file"}: {TABLE}.plug = "COMMAND THAT PRINTS WATTS"'
+            add = (
+                f'add a line to {self._path() or "the configuration file"}: {TABLE}.plug = "COMMAND THAT PRINTS WATTS"'
+            )
             return Unavailable("no command that prints watts is configured", add)
         missing = [name for name, meter in meters.items() if shutil.which(meter.words[0]) is None]
         if len(missing) < len(meters):

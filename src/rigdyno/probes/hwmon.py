@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from msgspec.structs import replace
+
 from rigdyno.clock import Clock, SystemClock
 from rigdyno.contracts import Channel, Unavailable
 from rigdyno.probes._files import OpenFile, number, text_in
-from rigdyno.schema.channel import Extent, Scope
+from rigdyno.schema.channel import Extent, Quantity, Scope
 from rigdyno.units import NS_PER_S
 
 MONITORS = Path("sys/class/hwmon")
@@ -18,7 +20,9 @@ MONITORS = Path("sys/class/hwmon")
 OTHERS = re.compile(r"ina3221.*|nvme|drivetemp|iwlwifi.*|mt7\d+.*|BAT\d*|bat\d*|AC\d*|ucsi_.*")
 CARDS = ("amdgpu", "i915", "xe", "nouveau")
 SLOW_NS = 2 * NS_PER_S  # temperatures and fans; reading a chip on a slow bus costs milliseconds
+MOST_WATTS = 20_000.0
 _INPUT = re.compile(r"(temp|fan)(\d+)_input|(power)(\d+)_(average|input)")
+_QUANTITIES: Mapping[str, Quantity] = {"temp": "temperature", "fan": "fan", "power": "power"}
 _UNITS = {"temp": ("C", 1e-3), "fan": ("1/min", 1.0), "power": ("W", 1e-6)}
 
 
@@ -93,17 +97,18 @@ def _of_chip(folder: Path, name: str, device: str) -> Iterator[Sensor]:
 def _sensor(path: Path, name: str, device: str, kind: str, label: str) -> Sensor:
     unit, factor = _UNITS[kind]
     plain = re.sub(r"\W+", "_", label).strip("_")
-    common = {"name": f"hwmon_{device}_{path.name.partition('_')[0]}_{plain}", "unit": unit, "sensor": "hwmon"}
+    channel = Channel(
+        name=f"hwmon_{device}_{path.name.partition('_')[0]}_{plain}",
+        unit=unit,
+        quantity=_QUANTITIES[kind],
+        device=device,
+        rail=label,
+        scope="card" if name in CARDS else None,
+        sensor="hwmon",
+    )
     if kind == "power":
         scope, extent = _of_power(name, label)
-        channel = Channel(
-            **common, quantity="power", device=device, rail=label, scope=scope, extent=extent, most=20_000.0
-        )
-    else:
-        scope = "card" if name in CARDS else None
-        channel = Channel(
-            **common, quantity="temperature" if kind == "temp" else "fan", device=device, rail=label, scope=scope
-        )
+        channel = replace(channel, scope=scope, extent=extent, most=MOST_WATTS)
     return Sensor(channel, path, factor, kind != "power")
 
 

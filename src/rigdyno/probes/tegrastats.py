@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from rigdyno.clock import Clock, SystemClock
 from rigdyno.contracts import Channel, Unavailable
 from rigdyno.probes._child import LineReader
@@ -75,29 +77,20 @@ class Tegrastats:
 
 
 def _channels(line: Line, rails: Sequence[str]) -> list[Channel]:
-    seconds = INTERVAL_MS / 1000
-    common = {"sensor": "tegrastats", "interval_seconds": seconds}
-    memory = [Channel("tegra_memory_bytes", "B", "memory", device="board", **common)]
+    found = [Channel("tegra_memory_bytes", "B", "memory", device="board")] if line.memory_bytes is not None else []
+    found += [Channel(f"tegra_{unit}_load", "share", "utilisation", device=unit) for unit in line.loads]
+    found += [Channel(f"tegra_{unit}_mhz", "MHz", "clock", device=unit) for unit in line.clocks_mhz]
+    found += [Channel(f"tegra_{name}_c", "C", "temperature", device="board", rail=name) for name in line.temperatures_c]
+    found += rail_channels(rails, "tegrastats")
     return [
-        *(memory if line.memory_bytes is not None else ()),
-        *(Channel(f"tegra_{unit}_load", "share", "utilisation", device=unit, scope=_scope(unit), **common)
-          for unit in line.loads),
-        *(Channel(f"tegra_{unit}_mhz", "MHz", "clock", device=unit, scope=_scope(unit), **common)
-          for unit in line.clocks_mhz),
-        *(Channel(f"tegra_{name}_c", "C", "temperature", device="board", rail=name, **common)
-          for name in line.temperatures_c),
-        *(_every(channel, seconds) for channel in rail_channels(rails, "tegrastats")),
-    ]  # fmt: skip
-
-
-def _every(channel: Channel, seconds: float) -> Channel:
-    from msgspec.structs import replace
-
-    return replace(channel, interval_seconds=seconds)
-
-
-def _scope(unit: str) -> str | None:
-    return "card" if unit == "gpu" else None
+        replace(
+            channel,
+            scope="card" if channel.device == "gpu" else channel.scope,
+            sensor="tegrastats",
+            interval_seconds=INTERVAL_MS / 1000,
+        )
+        for channel in found
+    ]
 
 
 def _value(line: Line, quantity: str, name: str) -> float:

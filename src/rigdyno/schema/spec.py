@@ -14,6 +14,7 @@ Value = bool | int | float | str
 
 # Stand where a launcher's name would: a user's own script ran it, or `rigdyno infer` did. Nobody else can run it again.
 OWN_LOOP, INFER = "own_loop", "infer"
+IDLE = "idle"  # the workload that does nothing: what a rig draws then is taken off what others draw
 OF_UPDATE = "update."  # what names of options begin with that are the update's, among those of the workload
 
 WARM_UP_ROWS = 5  # the least
