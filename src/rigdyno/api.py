@@ -230,6 +230,7 @@ def run(
     budget: str | float | None = None,
     steps: int | None = None,
     soak: str | float | None = None,
+    idle: str | float | None = None,
     full: bool = False,
     repeat: int | None = None,
     device: str | None = None,

@@ -15,7 +15,7 @@ from rigdyno import catalogue
 from rigdyno.clock import Clock
 from rigdyno.contracts import Channel, Probe, Unavailable
 from rigdyno.errors import CatalogueError
-from rigdyno.schema.channel import is_plausible, most_watts
+from rigdyno.schema.channel import is_plausible, measures_energy, most_watts
 from rigdyno.units import seconds_of_ns
 
 OPEN_SECONDS = 5.0  # a driver that has to be loaded takes seconds
@@ -166,6 +166,15 @@ def installed(complain: Callable[[str], None]) -> dict[str, Probe]:
         except CatalogueError as error:
             complain(str(error))
     return found
+
+
+def reads_power(clock: Clock) -> bool:
+    """Whether a probe here has a channel of power or energy; opened and closed to find out."""
+    meters = Meters(installed(lambda words: None), list, clock)
+    try:
+        return any(measures_energy(channel) for channel in meters.channels)
+    finally:
+        meters.close()
 
 
 def _why(unavailable: Unavailable) -> str:
