@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from rigdyno.analyse.answers import MARGIN
 from rigdyno.analyse.duel import duel_of
@@ -19,7 +20,7 @@ from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements, without_idle
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
-from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
+from rigdyno.errors import BadValue, NothingMeasured, RigdynoError, StoreError
 from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_inference, is_own_loop
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
@@ -271,6 +272,7 @@ def duel(
     update: str | None = None,
     budget: str | float = DUEL_SECONDS,
     margin: float = MARGIN,
+    by: Literal["time", "joules"] = "time",
     out: str | Path | None = None,
 ) -> Run:
     """What `rigdyno duel TARGET [OTHER]` does; the answer is in `.duel.comparison`."""
@@ -281,7 +283,10 @@ def duel(
             arm_request(from_python({**common, "target": arm}), settings or {}, name)
             for arm, settings, name in ((target, a, "a"), (other or target, b, "b"))
         ]
-        request = DuelRequest(a=arms[0], b=arms[1], budget_seconds=seconds_from(budget), margin=margin, label=label)
+        if by not in ("time", "joules"):
+            raise BadValue(f"by is 'time' or 'joules', not {by!r}")
+        seconds = seconds_from(budget)
+        request = DuelRequest(a=arms[0], b=arms[1], budget_seconds=seconds, margin=margin, by=by, label=label)
         return _carried_out(prepare_duel(request), out)
 
 

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from rigdyno.analyse.energy import Total, meters_of, totals_of
 from rigdyno.analyse.statistics import across_processes
 from rigdyno.analyse.streams import Rows
 from rigdyno.analyse.telemetry import Span
 from rigdyno.analyse.verdict import Finding
+from rigdyno.errors import DamagedRun
 from rigdyno.schema.energy import WHOLES, EnergyFigures, MeterEnergy, Whole
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.samples import Header
@@ -22,6 +25,8 @@ LEAST_COVERAGE = 0.8  # of the window: below, what an item took would rest on ti
 DISAGREEMENT = 0.1  # between a counter and the integral of its power
 
 Samples = tuple[Header, Rows]
+
+UPDATES_OF_A_TURN = 20  # of the sensor: what it averages over, and its last digit, weigh less than a margin then
 
 NO_IDLE = "the idle rig was not measured; `--idle 10s` does"
 
@@ -179,3 +184,27 @@ def _less(figure: Estimate, value: float, method: str) -> Estimate:
     shift = value - figure.value
     low, high = (None, None) if figure.interval is None else (figure.interval[0] + shift, figure.interval[1] + shift)
     return replace(figure, value=value, low=low, high=high, method=f"{figure.method}, {method}")
+
+
+class NotMetered(DamagedRun):
+    """Turns that a meter can't tell apart."""
+
+
+def joules_per_item(header: Header, rows: Rows, turns: Rows) -> NDArray[np.float64]:
+    """Of each turn of a duel. Raises NotMetered where a turn has too few readings, or none."""
+    return np.array([_of_turn(header, rows, turn) for turn in turns], dtype=np.float64)
+
+
+def _of_turn(header: Header, rows: Rows, turn: np.void) -> float:
+    span = Span(int(turn["start_ns"]), int(turn["end_ns"]))
+    totals = totals_of(meters_of(header.channels, rows, span))
+    total = next((totals[whole] for whole in WHOLES if whole in totals), None)
+    if total is None:
+        raise NotMetered("no meter of power or energy covered the turns; `rigdyno doctor` says what would add one")
+    updates = min(meter.updates for meter in total.meters)
+    if updates < UPDATES_OF_A_TURN:
+        few = f"a turn had {updates} updates of {total.source}, and it takes {UPDATES_OF_A_TURN}"
+        raise NotMetered(f"{few}; a larger --budget has room for longer turns")
+    if total.coverage < LEAST_COVERAGE or total.watts <= 0:
+        raise NotMetered(f"{total.source} covered {show_percent(total.coverage)} of a turn alone")
+    return total.watts * seconds_of_ns(span.end_ns - span.start_ns) / float(turn["items"])

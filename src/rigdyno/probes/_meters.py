@@ -15,7 +15,7 @@ from rigdyno import catalogue
 from rigdyno.clock import Clock
 from rigdyno.contracts import Channel, Probe, Unavailable
 from rigdyno.errors import CatalogueError
-from rigdyno.schema.channel import is_plausible, measures_energy, most_watts
+from rigdyno.schema.channel import STATES, is_plausible, measures_energy, most_watts
 from rigdyno.units import seconds_of_ns
 
 OPEN_SECONDS = 5.0  # a driver that has to be loaded takes seconds
@@ -23,9 +23,7 @@ READ_SECONDS = 0.25
 CLOSE_SECONDS = 3.0
 GONE_SECONDS = 5.0  # without a single value, beyond what the sensor itself takes
 
-# Readings of a probe's own channel of state.
-FINE, BLOCKED, FAILED, NONSENSE, GONE = range(5)
-STATES = ("fine", "blocked", "failed", "nonsense", "gone")
+FINE, BLOCKED, FAILED, NONSENSE, GONE = range(len(STATES))
 
 Pids = Callable[[], Sequence[int]]
 
@@ -169,12 +167,21 @@ def installed(complain: Callable[[str], None]) -> dict[str, Probe]:
 
 
 def reads_power(clock: Clock) -> bool:
-    """Whether a probe here has a channel of power or energy; opened and closed to find out."""
+    """Whether a probe here has a channel of power or energy."""
+    return bool(_of_energy(clock))
+
+
+def update_seconds(clock: Clock) -> float | None:
+    """How long the slowest meter takes for a new value; None: there is none."""
+    found = [channel for channel in _of_energy(clock) if channel.extent != "part"]
+    return max((channel.interval_seconds or 0.0 for channel in found), default=None)
+
+
+def _of_energy(clock: Clock) -> list[Channel]:
+    """Opened and closed to find out."""
     meters = Meters(installed(lambda words: None), list, clock)
-    try:
-        return any(measures_energy(channel) for channel in meters.channels)
-    finally:
-        meters.close()
+    meters.close()
+    return [channel for channel in meters.channels if measures_energy(channel)]
 
 
 def _why(unavailable: Unavailable) -> str:

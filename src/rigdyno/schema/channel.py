@@ -19,6 +19,10 @@ Scope = Literal["card", "package", "board", "wall"]
 Extent = Literal["whole", "rail", "part"]
 
 
+# Readings of a probe's own channel of state, by number.
+STATES = ("fine", "blocked", "failed", "nonsense", "gone")
+
+
 class Channel(msgspec.Struct, frozen=True):
     """One column of telemetry."""
 
@@ -90,6 +94,8 @@ def from_name(name: str, unit: str) -> Channel:
             return msgspec.structs.replace(known, name=name, unit=unit, device=found[1], scope="card", sensor="nvml")
     if found := re.fullmatch(r"(package\S*)_energy_joules", name):
         return Channel(name, unit, "energy", "counter", found[1], "", "package", "whole", 0.001, "rapl")
+    if re.fullmatch(r"cpu\d+", name):
+        return Channel(name, unit, "utilisation", device=name, sensor="host")
     return msgspec.structs.replace(_OF_HOST.get(name, Channel(name, unit)), name=name, unit=unit, sensor="host")
 
 
@@ -103,6 +109,7 @@ _OF_CARDS = {
     "throttle_reasons": Channel("", "bits", "throttle"),
 }
 _OF_HOST = {
-    "frequency_mhz": Channel("", "MHz", "clock"),
-    "temperature_c": Channel("", "C", "temperature"),
+    "frequency_mhz": Channel("", "MHz", "clock", device="cpu"),
+    "temperature_c": Channel("", "C", "temperature", device="cpu"),
+    "worker_memory_bytes": Channel("", "B", "memory", device="worker"),
 }

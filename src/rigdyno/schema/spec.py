@@ -123,6 +123,8 @@ class DuelPlan(msgspec.Struct, frozen=True, kw_only=True):
     margin: float  # differences up to this share count as none
     least_pairs: int
     budget_seconds: float
+    by: Literal["time", "joules"] = "time"
+    turn_seconds: float = 0.0  # the least that a turn takes; 0: as short as the clock allows
     self_duel: bool = False  # both arms are the same: what differs is the machine's own noise
 
 
