@@ -135,11 +135,10 @@ def _curve(channel: Channel, rows: Rows, span: Span) -> Curve | None:
     at = (rows["at_ns"] - span.start_ns) / NS_PER_S
     values = np.asarray(rows[channel.name], dtype=np.float64)
     sound = np.isfinite(values) & np.array([is_plausible(channel, value) for value in values], dtype=bool)
-    sound &= np.concatenate(([True], np.diff(at) > 0))  # a clock that stands still or runs back dates nothing
     if np.count_nonzero(sound) < 2:
         return None
     at_sound = at[sound]
-    ahead = np.maximum.accumulate(at_sound)
+    ahead = np.maximum.accumulate(at_sound)  # a clock that stands still or runs back dates nothing
     rising = np.concatenate(([True], at_sound[1:] > ahead[:-1]))
     kept, found = at_sound[rising], values[sound][rising]
     return Curve(kept, found, _gap(channel, at, kept)) if len(kept) > 1 else None

@@ -302,10 +302,11 @@ def _phases(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> Phases | None
 
 
 def _energy(cell: CellData, kinds: Sequence[Sequence[Settled]], figures: Sequence[KindFigures]) -> ProcessEnergy | None:
-    """Over the time that is steady for all ranks of a node."""
+    """Over the time that is steady for all ranks of a node; an idle rig is idle all the time."""
     spans: dict[int, list[Span]] = {}
     for rank in (rank for kind in kinds for rank in kind if len(rank.kept)):
-        spans.setdefault(rank.who.node, []).append(span_of(rank.kept))
+        rows = rank.rows if cell.record.spec.workload == IDLE else rank.kept
+        spans.setdefault(rank.who.node, []).append(span_of(rows))
     windows = {
         node: Span(max(each.start_ns for each in found), min(each.end_ns for each in found))
         for node, found in spans.items()

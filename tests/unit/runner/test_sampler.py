@@ -82,7 +82,9 @@ def test_rows_of_two_probes_stand_side_by_side(tmp_path):
     clock = ManualClock()
     first, second = ScriptedProbe(clock, 0.0), ScriptedProbe(clock, 0.0)
     second.open = lambda pids: setattr(second, "_pids", pids) or [Channel("power_w", "W"), Channel("other", "1")]
-    sampler = Sampler(tmp_path / "telemetry.rows", sampler_of(0), clock, Meters({"one": first, "two": second}, list, clock))
+    sampler = Sampler(
+        tmp_path / "telemetry.rows", sampler_of(0), clock, Meters({"one": first, "two": second}, list, clock)
+    )
     stops = iter([False, True])
     sampler.run(lambda: next(stops))
     sampler.close()
