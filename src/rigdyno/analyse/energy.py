@@ -88,10 +88,12 @@ def covered_by(channel: Channel, rows: Rows, span: Span) -> Covered | None:
     seconds = float(parts.lengths.sum())
     if seconds <= 0:
         return None
-    inside = int(np.count_nonzero((curve.at >= 0) & (curve.at <= window)))
+    updates = int(np.count_nonzero((curve.at >= 0) & (curve.at <= window)))
+    if channel.interval_seconds:  # the same value read twice is one
+        updates = min(updates, int(window / channel.interval_seconds))
     pauses = np.diff(curve.at)
     interval = max(float(np.median(pauses)), channel.interval_seconds or 0.0) if len(pauses) else None
-    return Covered(float(parts.joules.sum()), seconds, _highest(parts), inside, interval)
+    return Covered(float(parts.joules.sum()), seconds, _highest(parts), updates, interval)
 
 
 class _Parts(NamedTuple):

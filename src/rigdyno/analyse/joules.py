@@ -16,7 +16,7 @@ from rigdyno.analyse.streams import Rows
 from rigdyno.analyse.telemetry import Span
 from rigdyno.analyse.verdict import Finding
 from rigdyno.errors import DamagedRun
-from rigdyno.schema.energy import WHOLES, EnergyFigures, MeterEnergy, Whole
+from rigdyno.schema.energy import UPDATES_OF_A_TURN, WHOLES, EnergyFigures, MeterEnergy, Whole
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.samples import Header
 from rigdyno.units import energy_unit, seconds_of_ns, show_percent, show_scaled
@@ -26,7 +26,6 @@ DISAGREEMENT = 0.1  # between a counter and the integral of its power
 
 Samples = tuple[Header, Rows]
 
-UPDATES_OF_A_TURN = 20  # of the sensor: what it averages over, and its last digit, weigh less than a margin then
 
 NO_IDLE = "the idle rig was not measured; `--idle 10s` does"
 

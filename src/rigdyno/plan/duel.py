@@ -24,6 +24,8 @@ from rigdyno.plan.pairs import (
 from rigdyno.plan.preflight import Resources
 from rigdyno.plan.run_options import OF_ARM
 from rigdyno.probes._meters import update_seconds
+from rigdyno.schema.energy import UPDATES_OF_A_TURN
+from rigdyno.schema.samples import SAMPLER_SECONDS
 from rigdyno.schema.spec import DuelPlan, Plan, RunSpec, Value
 from rigdyno.schema.system import System
 from rigdyno.units import show_seconds
@@ -33,8 +35,8 @@ LEAST_PAIRS = 6  # before it may end: the spread of fewer is anybody's guess
 FEWEST_PAIRS = 4  # for which a budget must have room
 WANTED_PAIRS = 10  # if the budget allows: identical code in 8 to 12 processes shows how far layouts alone differ
 MOST_PAIRS = 200
-# By joules: readings of a turn, how often the sampler reads, and turns of a pair: warm-up, there and back, two each.
-UPDATES_OF_A_TURN, LONGER_THAN_NEEDED, SAMPLER_SECONDS, TURNS_OF_A_PAIR = 20, 1.1, 0.5, 6
+# By joules: how much longer turns are than their readings need, and turns of a pair: warm-up, there, back, two each.
+LONGER_THAN_NEEDED, TURNS_OF_A_PAIR = 1.1, 6
 
 
 class DuelRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,14 +20,14 @@ from rigdyno.probes._meters import Meters, installed
 from rigdyno.processes import die_with_parent, write_pid
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import Participant, on_node, ranks_among
-from rigdyno.schema.samples import RowFile, telemetry_header
+from rigdyno.schema.samples import SAMPLER_SECONDS, RowFile, telemetry_header
 from rigdyno.schema.spec import Cell
 from rigdyno.store.files import read_json
 from rigdyno.units import NS_PER_S, seconds_of_ns
 
 # A reading costs 0.3 to 0.5 ms of a core that was asleep, and the machine is being measured; ten of them are enough to
 # judge five seconds.
-INTERVAL_NS = NS_PER_S // 2
+INTERVAL_NS = int(SAMPLER_SECONDS * NS_PER_S)
 
 
 class Sampler:

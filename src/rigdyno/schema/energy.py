@@ -9,6 +9,8 @@ import msgspec
 from rigdyno.schema.channel import Extent, Scope
 from rigdyno.schema.estimate import Estimate, Missing
 
+UPDATES_OF_A_TURN = 20  # of the sensor, in a duel by joules: what it averages over weighs less than a margin then
+
 Method = Literal["counter", "integral"]
 # What a sum stands for, the widest first: all that a node takes from the wall, or at its board's input; the sum of its
 # board's rails; the sum of its cards and processor packages, which is less than the node takes.
@@ -29,7 +31,7 @@ class MeterEnergy(msgspec.Struct, frozen=True, kw_only=True):
     coverage: float  # share of the window
     watts: float  # mean over the time that was covered
     peak_watts: float | None = None
-    updates: int = 0  # readings inside the window
+    updates: int = 0  # new values inside the window
     interval_seconds: float | None = None  # between two of them
     check_watts: float | None = None  # the same mean the other way: by the integral of power, where there is a counter
     node: int = 0

@@ -27,6 +27,8 @@ Fields = tuple[tuple[str, str], ...]
 # have a unit each, and don't say what they are.
 FORMAT = 3
 
+SAMPLER_SECONDS = 0.5  # between two readings of a node's meters
+
 # Flags of a row.
 WARM_UP = 1  # taken before the meter called the stream steady
 CLOCK_JUMPED = 2  # at some time since the rows before were written, the clock parted from the wall clock

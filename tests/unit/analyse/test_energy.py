@@ -205,3 +205,9 @@ def test_a_counter_is_preferred_and_the_integral_of_its_power_given_beside_it():
     at = np.arange(41) * 0.5
     (meter,) = meters_of([power, energy], rows_of(at, w=np.full(41, 120.0), j=at * 100.0), span(1, 19))
     assert (meter.method, meter.watts, meter.check_watts) == ("counter", pytest.approx(100.0), pytest.approx(120.0))
+
+
+def test_a_value_that_is_read_again_before_it_is_renewed_is_one_update():
+    slow = Channel("w", "W", "power", device="gpu0", scope="card", extent="whole", interval_seconds=2.0)
+    (meter,) = meters_of([slow], rows_of(np.arange(81) * 0.5, w=np.full(81, 9.0)), span(10, 30))
+    assert meter.updates == 10
