@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rigdyno.analyse.streams import Rows
 from rigdyno.analyse.telemetry import Span
-from rigdyno.schema.channel import Channel, is_plausible, measures_energy, most_watts
+from rigdyno.schema.channel import Channel, bounds_of, measures_energy, most_watts
 from rigdyno.schema.energy import MeterEnergy, Whole
 from rigdyno.units import NS_PER_S, seconds_of_ns
 
@@ -136,7 +136,8 @@ def _curve(channel: Channel, rows: Rows, span: Span) -> Curve | None:
         return None
     at = (rows["at_ns"] - span.start_ns) / NS_PER_S
     values = np.asarray(rows[channel.name], dtype=np.float64)
-    sound = np.isfinite(values) & np.array([is_plausible(channel, value) for value in values], dtype=bool)
+    low, high = bounds_of(channel)
+    sound = np.isfinite(values) & (values >= low) & (values <= high)
     if np.count_nonzero(sound) < 2:
         return None
     at_sound = at[sound]

@@ -15,12 +15,13 @@ from rigdyno import catalogue
 from rigdyno.clock import Clock
 from rigdyno.contracts import Channel, Probe, Unavailable
 from rigdyno.errors import CatalogueError
-from rigdyno.schema.channel import STATES, is_plausible, measures_energy, most_watts
+from rigdyno.schema.channel import STATES, bounds_of, measures_energy, most_watts
 from rigdyno.units import seconds_of_ns
 
 OPEN_SECONDS = 5.0  # a driver that has to be loaded takes seconds
 READ_SECONDS = 0.25
 CLOSE_SECONDS = 3.0
+LEAST_SECONDS = 0.01  # between two readings of a counter: what it was renewed by may be of longer ago
 GONE_SECONDS = 5.0  # without a single value, beyond what the sensor itself takes
 
 FINE, BLOCKED, FAILED, NONSENSE, GONE = range(len(STATES))
@@ -217,17 +218,20 @@ class _Sense:
     draws."""
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self._low, self._high = bounds_of(channel)
+        self._is_counter = channel.kind == "counter"
+        self._most_a_second = most_watts(channel) if channel.quantity == "energy" else math.inf
         self._last: tuple[int, float] | None = None
 
     def checked(self, value: float, at_ns: int) -> float:
-        if not is_plausible(self._channel, value):
+        """The value, or NaN where it is nonsense; NaN stays NaN."""
+        if not self._low <= value <= self._high:
             return math.nan
-        if self._channel.kind != "counter" or math.isnan(value):
-            return value
+        return self._risen(value, at_ns) if self._is_counter else value
+
+    def _risen(self, value: float, at_ns: int) -> float:
         last, self._last = self._last, (at_ns, value)
         if last is None:
             return value
-        risen, seconds = value - last[1], seconds_of_ns(at_ns - last[0])
-        allowed = most_watts(self._channel) * max(seconds, 0.01) if self._channel.quantity == "energy" else math.inf
-        return value if 0 <= risen <= allowed else math.nan
+        allowed = self._most_a_second * max(seconds_of_ns(at_ns - last[0]), LEAST_SECONDS)
+        return value if 0 <= value - last[1] <= allowed else math.nan

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
@@ -65,21 +65,15 @@ _BOUNDS: dict[Quantity, tuple[float, float]] = {
 }
 
 
-def is_plausible(channel: Channel, value: float) -> bool:
-    """Whether a sensor can mean this; NaN is missing, which is no nonsense."""
-    low, high = _BOUNDS.get(channel.quantity, (-float("inf"), float("inf")))
-    if channel.most is not None and channel.kind == "gauge":
-        high = channel.most
-    return value != value or low <= value <= high
+def bounds_of(channel: Channel) -> tuple[float, float]:
+    """Between which a sensor can mean what it says."""
+    low, high = _BOUNDS.get(channel.quantity, (-math.inf, math.inf))
+    return low, channel.most if channel.most is not None and channel.kind == "gauge" else high
 
 
 def most_watts(channel: Channel) -> float:
     """What a counter of energy can rise by in a second."""
     return channel.most if channel.most is not None else MOST_WATTS
-
-
-def with_meaning(channels: Iterable[Channel], wanted: Callable[[Channel], bool]) -> list[Channel]:
-    return [channel for channel in channels if wanted(channel)]
 
 
 def measures_energy(channel: Channel) -> bool:
