@@ -26,7 +26,7 @@ from rigdyno.analyse.streams import (
     step_seconds,
     streams,
 )
-from rigdyno.analyse.telemetry import Span, span_of
+from rigdyno.analyse.telemetry import Span, by_meaning, span_of
 from rigdyno.analyse.validity import findings, over_ranks
 from rigdyno.analyse.verdict import (
     Finding,
@@ -69,7 +69,7 @@ class CellData:
         """Of the node that it ran on, by the same clock: times of another one mean nothing here."""
         for header, rows in self.telemetry:
             if (header.participant.node, header.participant.clock) == (who.node, who.clock):
-                return rows
+                return by_meaning(header.channels, rows)
         return None
 
 

@@ -4,10 +4,8 @@ and costs nobody else a reading."""
 from __future__ import annotations
 
 import math
-import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,6 +14,7 @@ from rigdyno.clock import Clock
 from rigdyno.contracts import Channel, Probe, Unavailable
 from rigdyno.errors import CatalogueError
 from rigdyno.schema.channel import STATES, bounds_of, measures_energy, most_watts
+from rigdyno.threads import Answer, Worker, trouble_of
 from rigdyno.units import seconds_of_ns
 
 OPEN_SECONDS = 5.0  # a driver that has to be loaded takes seconds
@@ -27,51 +26,6 @@ GONE_SECONDS = 5.0  # without a single value, beyond what the sensor itself take
 FINE, BLOCKED, FAILED, NONSENSE, GONE = range(len(STATES))
 
 Pids = Callable[[], Sequence[int]]
-
-
-class Answer(NamedTuple):
-    value: Any = None
-    error: Exception | None = None
-
-
-class Worker:
-    """A thread that does what it is asked, one thing at a time. Daemonic: a read that never returns doesn't keep the
-    process from its end."""
-
-    def __init__(self, name: str) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._owed = 0  # answers that are still to come
-        threading.Thread(target=self._run, name=f"probe {name}", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            call = self._asked.get()
-            try:
-                answer = Answer(call())
-            except Exception as error:  # noqa: BLE001  # whatever an installed probe throws is its own affair
-                answer = Answer(error=error)
-            self._answers.put(answer)
-
-    @property
-    def is_free(self) -> bool:
-        while self._owed and not self._answers.empty():
-            self._answers.get()
-            self._owed -= 1  # too late: it tells of another time
-        return self._owed == 0
-
-    def ask(self, call: Callable[[], Any]) -> None:
-        self._owed += 1
-        self._asked.put(call)
-
-    def answer(self, seconds: float) -> Answer | None:
-        """None: it takes longer."""
-        try:
-            found = self._answers.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        self._owed -= 1
-        return found
 
 
 class Opened(NamedTuple):
@@ -132,7 +86,7 @@ class Meters:
 
     def _open(self, probes: Mapping[str, Probe], pids: Pids) -> list[Opened]:
         """All at the same time: the slowest one decides."""
-        workers = {name: Worker(name) for name in probes}
+        workers = {name: Worker(f"probe {name}") for name in probes}
         for name, probe in probes.items():
             workers[name].ask(lambda probe=probe: probe.availability() or list(probe.open(pids)))  # type: ignore[misc]
         opened: list[Opened] = []
@@ -145,10 +99,9 @@ class Meters:
         return opened
 
     def _channels(self, name: str, answer: Answer | None, taken: set[str]) -> tuple[Channel, ...] | None:
-        if answer is None:
-            self.absent[name] = f"it didn't answer within {OPEN_SECONDS:.0f} s"
-        elif answer.error is not None:
-            self.absent[name] = f"it failed: {answer.error or type(answer.error).__name__}"
+        trouble = trouble_of(answer, OPEN_SECONDS)
+        if answer is None or trouble is not None:
+            self.absent[name] = trouble or ""
         elif isinstance(answer.value, Unavailable):
             self.absent[name] = _why(answer.value)
         else:
