@@ -30,6 +30,7 @@ from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SIZE, SLURM, SWEEP, S
 # What stands beside the table: how a run is carried out and shown, and what is a duel's alone.
 OF_COMMANDS = {"out", "dry_run", "as_json", "quiet", "target"}
 OF_A_DUEL = {"other", "a", "b", "budget", "margin", "by", "out", "target"}
+OF_DUEL_ALONE = {"budget", "margin", "by"}
 
 ANNOTATIONS = {
     SETTINGS: "Mapping[str, Value] | None", SLURM: "Mapping[str, Value] | None",
