@@ -178,3 +178,16 @@ def test_the_figure_that_leaves_the_house():
     named = {metric.name: figure for metric, figure in found.kinds["step"].by_metric()}
     assert isinstance(named["energy per item"], Estimate)
     assert named["energy per item"].value == pytest.approx(0.5)
+
+
+REASONS = Channel("bits", "bits", "throttle", device="gpu0", scope="card", sensor="nvml")
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"), [(0x40, "heat"), (0x20 | 0x4, "heat"), (0x80, "a power brake"), (0x4, None)]
+)
+def test_a_card_that_lowers_its_clock_is_suspect_but_for_its_usual_cap_on_power(bits, words):
+    (found,) = measurements([cell(CARD_POWER, REASONS, g_w=200.0, bits=float(bits))])
+    sentences = [reason.sentence for reason in found.validity.reasons if reason.code == "card_throttled"]
+    expected = [] if words is None else [f"throttled: gpu0 lowered its clock for {words} in 100 % of the readings"]
+    assert sentences == expected
