@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -63,14 +64,19 @@ class External:
         except BadValue as error:
             return Unavailable(str(error), "docs/energy.md shows how a meter is written")
         if not meters:
-            add = (
-                f'add a line to {self._path() or "the configuration file"}: {TABLE}.plug = "COMMAND THAT PRINTS WATTS"'
-            )
-            return Unavailable("no command that prints watts is configured", add)
+            line = f'{TABLE}.plug = "COMMAND THAT PRINTS WATTS"'
+            return Unavailable("no command that prints watts is configured", f"add to {self._shown_path()}: {line}")
         missing = [name for name, meter in meters.items() if shutil.which(meter.words[0]) is None]
         if len(missing) < len(meters):
             return None
-        return Unavailable(f"there is no command '{meters[missing[0]].words[0]}'", f"correct it in {self._path()}")
+        return Unavailable(f"there is no command '{meters[missing[0]].words[0]}'", f"correct {self._shown_path()}")
+
+    def _shown_path(self) -> str:
+        """As a person would write it, whoever that is."""
+        if self._config is not None:
+            return str(self._config)
+        base = "$XDG_CONFIG_HOME" if os.environ.get("XDG_CONFIG_HOME") else "~/.config"
+        return f"{base}/rigdyno/config.toml"
 
     def open(self, worker_pids: Callable[[], Sequence[int]]) -> Sequence[Channel]:
         meters = configured(self._path())

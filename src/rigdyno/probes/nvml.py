@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -12,6 +15,9 @@ import msgspec
 from rigdyno.contracts import Channel, Unavailable
 
 MOST_WATTS = 5000.0
+INSTALL_DRIVER = "install the NVIDIA driver, and check with nvidia-smi"
+# One of them is where a driver is: of a PC or a server, of Windows below Linux, of a Jetson.
+DRIVER_FILES = ("dev/nvidiactl", "proc/driver/nvidia", "dev/dxg", "dev/nvhost-gpu", "dev/nvgpu")
 
 Question = Callable[[Any, Any], float]  # (library, card) -> value
 
@@ -63,24 +69,29 @@ class Nvml:
 
     hints: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, pynvml: Any = None) -> None:
-        self._given = pynvml
+    def __init__(self, pynvml: Any = None, root: Path = Path("/")) -> None:
+        self._given, self._root = pynvml, root
         self._nvml: Any = None
         self._asked: list[_Asked] = []
 
     def availability(self) -> Unavailable | None:
-        try:
-            nvml = self._library()
-        except ImportError:
+        if self._given is None and importlib.util.find_spec("pynvml") is None:
             return Unavailable("pynvml is not installed", "pip install 'rigdyno[nvidia]'")
+        if self._given is None and self._has_no_driver():
+            return Unavailable("there is no NVIDIA driver here", INSTALL_DRIVER)
+        nvml = self._library()
         try:
             nvml.nvmlInit()
         except (nvml.NVMLError, OSError) as error:
-            return Unavailable(f"NVML can't start: {error}", "install the NVIDIA driver, and check with nvidia-smi")
+            return Unavailable(f"NVML can't start: {error}", INSTALL_DRIVER)
         try:
             return self._unreadable(nvml)
         finally:
             nvml.nvmlShutdown()
+
+    def _has_no_driver(self) -> bool:
+        """Certain without loading the library: a list of what there is answers at once."""
+        return sys.platform == "linux" and not any((self._root / path).exists() for path in DRIVER_FILES)
 
     def _unreadable(self, nvml: Any) -> Unavailable | None:
         """That it starts says nothing: on a Jetson it does, and then answers NotSupported to everything."""

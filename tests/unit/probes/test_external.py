@@ -103,7 +103,7 @@ def test_a_slip_in_it_is_one_line_with_the_place(tmp_path, text, words):
 def test_no_configuration_says_what_to_add(tmp_path):
     path = tmp_path / "config.toml"
     unavailable = External(config=path).availability()
-    assert unavailable.fix == f'add a line to {path}: meters.plug = "COMMAND THAT PRINTS WATTS"'
+    assert unavailable.fix == f'add to {path}: meters.plug = "COMMAND THAT PRINTS WATTS"'
     config(tmp_path, 'meters.plug = "no-such-command-here"')
     assert "no command 'no-such-command-here'" in External(config=path).availability().reason
 

@@ -143,3 +143,11 @@ def test_a_missing_package_has_a_command(monkeypatch):
     unavailable = Nvml().availability()
     assert unavailable is not None
     assert unavailable.fix == "pip install 'rigdyno[nvidia]'"
+
+
+def test_without_a_driver_the_library_is_not_even_loaded(tmp_path):
+    unavailable = Nvml(root=tmp_path).availability()
+    assert (unavailable.reason, unavailable.fix) == (
+        "there is no NVIDIA driver here",
+        "install the NVIDIA driver, and check with nvidia-smi",
+    )
