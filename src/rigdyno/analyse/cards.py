@@ -8,13 +8,13 @@ import numpy as np
 
 from rigdyno.analyse.streams import Rows
 from rigdyno.analyse.telemetry import Span, readings
+from rigdyno.analyse.thresholds import CARD_THROTTLED
 from rigdyno.analyse.verdict import Finding
 from rigdyno.schema.samples import Header
 from rigdyno.units import show_percent
 
 # Bits of NVML's reasons for a lower clock. A cap on power (0x4) is how every card at full load lives, and no fault.
 _REASONS = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "a power brake"}
-SUSPECT_SHARE = 0.1  # of the readings
 
 
 def throttled_cards(telemetry: Sequence[tuple[Header, Rows]], windows: Mapping[int, Span]) -> list[Finding]:
@@ -22,7 +22,7 @@ def throttled_cards(telemetry: Sequence[tuple[Header, Rows]], windows: Mapping[i
     for header, rows in telemetry:
         window = windows.get(header.participant.node)
         for title, reason, share in _throttled(header, rows, window) if window is not None else ():
-            if share >= SUSPECT_SHARE:
+            if share >= CARD_THROTTLED:
                 sentence = f"throttled: {title} lowered its clock for {reason} in {show_percent(share)} of the readings"
                 return [Finding("SUSPECT", "card_throttled", sentence)]
     return []

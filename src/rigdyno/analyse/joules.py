@@ -14,6 +14,7 @@ from rigdyno.analyse.energy import Total, meters_of, totals_of
 from rigdyno.analyse.statistics import across_processes
 from rigdyno.analyse.streams import Rows
 from rigdyno.analyse.telemetry import Span
+from rigdyno.analyse.thresholds import METERS_DISAGREE
 from rigdyno.analyse.verdict import Finding
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.energy import UPDATES_OF_A_TURN, WHOLES, EnergyFigures, MeterEnergy, Whole
@@ -22,7 +23,6 @@ from rigdyno.schema.samples import Header
 from rigdyno.units import energy_unit, seconds_of_ns, show_percent, show_scaled
 
 LEAST_COVERAGE = 0.8  # of the window: below, what an item took would rest on time that nobody metered
-DISAGREEMENT = 0.1  # between a counter and the integral of its power
 
 Samples = tuple[Header, Rows]
 
@@ -75,7 +75,7 @@ def disagreements(energy: ProcessEnergy | None) -> list[Finding]:
         if meter.check_watts is None or max(meter.watts, meter.check_watts) <= 0:
             continue
         apart = abs(meter.watts - meter.check_watts) / max(meter.watts, meter.check_watts)
-        if apart > DISAGREEMENT:
+        if apart > METERS_DISAGREE:
             counted, integrated = show_scaled(meter.watts, "W"), show_scaled(meter.check_watts, "W")
             sentence = f"{meter.title}: its energy counter says {counted}, the readings of its power {integrated}"
             return [Finding("SUSPECT", "meters_disagree", f"{sentence}: {show_percent(apart)} apart")]

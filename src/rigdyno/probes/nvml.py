@@ -26,12 +26,11 @@ Question = Callable[[Any, Any], float]  # (library, card) -> value
 _POWER_SECONDS, _COUNTER_SECONDS = 0.1, 0.1
 _KINDS: tuple[tuple[Channel, Question], ...] = (
     (
-        Channel("power_w", "W", "power", extent="whole", interval_seconds=_POWER_SECONDS, most=MOST_WATTS),
+        Channel("power_w", "W", "power", extent="whole", interval_seconds=_POWER_SECONDS),
         lambda nvml, card: nvml.nvmlDeviceGetPowerUsage(card) / 1000,
     ),
     (
-        Channel("energy_joules", "J", "energy", "counter", extent="whole", interval_seconds=_COUNTER_SECONDS,
-                most=MOST_WATTS),
+        Channel("energy_joules", "J", "energy", "counter", extent="whole", interval_seconds=_COUNTER_SECONDS),
         lambda nvml, card: nvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1000,
     ),
     (
@@ -116,7 +115,7 @@ class Nvml:
             for kind, question in _KINDS:
                 if _answer(nvml, card, question) is not None:
                     self._asked.append(_Asked(card, question))
-                    channels.append(_named(kind, f"gpu{index}"))
+                    channels.append(_named(kind, f"gpu{index}", _most_watts(nvml, card)))
         return channels
 
     def read(self) -> Sequence[float]:
@@ -140,9 +139,17 @@ def _answer(nvml: Any, card: Any, question: Question) -> float | None:
     """None: this card, driver or package doesn't know."""
     try:
         return float(question(nvml, card))
-    except (nvml.NVMLError, AttributeError):
+    except (nvml.NVMLError, AttributeError, IndexError):
         return None
 
 
-def _named(kind: Channel, device: str) -> Channel:
-    return msgspec.structs.replace(kind, name=f"{device}_{kind.name}", device=device, scope="card", sensor="nvml")
+def _most_watts(nvml: Any, card: Any) -> float:
+    """Beyond what the card can draw, peaks of microseconds included: three times the highest limit that it takes."""
+    limit = _answer(nvml, card, lambda nvml, card: nvml.nvmlDeviceGetPowerManagementLimitConstraints(card)[1] / 1000)
+    return 3 * limit if limit else MOST_WATTS
+
+
+def _named(kind: Channel, device: str, most_watts: float) -> Channel:
+    most = most_watts if kind.quantity in ("power", "energy") else None
+    name = f"{device}_{kind.name}"
+    return msgspec.structs.replace(kind, name=name, device=device, scope="card", sensor="nvml", most=most)

@@ -151,3 +151,11 @@ def test_without_a_driver_the_library_is_not_even_loaded(tmp_path):
         "there is no NVIDIA driver here",
         "install the NVIDIA driver, and check with nvidia-smi",
     )
+
+
+def test_a_card_s_own_limit_tells_nonsense_from_a_peak():
+    library = FakeNvml(count=1)
+    library.nvmlDeviceGetPowerManagementLimitConstraints = lambda card: [100_000, 350_000]
+    channels = {channel.quantity: channel for channel in Nvml(library).open(list)}
+    assert channels["power"].most == channels["energy"].most == 1050.0
+    assert channels["temperature"].most is None
