@@ -19,7 +19,7 @@ from rigdyno.threads import Answer, Worker, trouble_of
 from rigdyno.units import seconds_of_ns
 
 OPEN_SECONDS = 5.0  # a driver that has to be loaded takes seconds
-READ_SECONDS = 0.25
+READ_SECONDS = 0.45  # less than the time between two readings; on a full machine a thread waits for its turn too
 CLOSE_SECONDS = 3.0
 LEAST_SECONDS = 0.01  # between two readings of a counter: what it was renewed by may be of longer ago
 GONE_SECONDS = 5.0  # without a single value, beyond what the sensor itself takes
