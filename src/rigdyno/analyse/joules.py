@@ -158,12 +158,14 @@ def _over(values: Sequence[float], unit: str) -> Estimate:
 
 def net_of(energy: EnergyFigures, idle: EnergyFigures | Missing | None) -> EnergyFigures:
     """Without what the rig draws when it does nothing, by the same meters on the same nodes."""
-    if not isinstance(idle, EnergyFigures):
+    if idle is None:
         return energy
     nodes = energy.watts_by_node.keys()
+    if isinstance(idle, Missing):
+        return _without_net(energy, idle)
     if idle.whole != energy.whole or not nodes <= idle.watts_by_node.keys():
-        reason = Missing(reason="the idle rig was not measured by the same meters on the same nodes")
-        return replace(energy, idle_watts=reason, net_watts=reason, net_per_item=reason)
+        reason = "the idle rig was not measured by the same meters on the same nodes"
+        return _without_net(energy, Missing(reason=reason))
     base = sum(idle.watts_by_node[node] for node in nodes)
     share = 1 - base / energy.watts.value if energy.watts.value else 0.0
     method = f"less {show_scaled(base, 'W')} of the idle rig"
@@ -176,6 +178,10 @@ def net_of(energy: EnergyFigures, idle: EnergyFigures | Missing | None) -> Energ
         if isinstance(energy.per_item, Missing)
         else _less(energy.per_item, energy.per_item.value * share, method),
     )
+
+
+def _without_net(energy: EnergyFigures, reason: Missing) -> EnergyFigures:
+    return replace(energy, idle_watts=reason, net_watts=reason, net_per_item=reason)
 
 
 def _less(figure: Estimate, value: float, method: str) -> Estimate:
