@@ -44,10 +44,18 @@ _KINDS: tuple[tuple[Channel, Question], ...] = (
     ),
     (
         Channel("temperature_c", "C", "temperature"),
-        lambda nvml, card: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU),
+        lambda nvml, card: _temperature(nvml, card),
     ),
     (Channel("throttle_reasons", "bits", "throttle"), lambda nvml, card: _throttle_reasons(nvml, card)),
 )  # fmt: skip
+
+
+def _temperature(nvml: Any, card: Any) -> float:
+    """Later drivers have a second function for it, and may no longer answer the first."""
+    try:
+        return float(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU))
+    except (AttributeError, nvml.NVMLError):
+        return float(nvml.nvmlDeviceGetTemperatureV(card, nvml.NVML_TEMPERATURE_GPU))
 
 
 def _throttle_reasons(nvml: Any, card: Any) -> float:

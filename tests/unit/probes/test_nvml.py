@@ -27,6 +27,7 @@ class FakeNvml:
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=10**9),
         "nvmlDeviceGetClockInfo": 1410,
         "nvmlDeviceGetTemperature": 66,
+        "nvmlDeviceGetTemperatureV": 66,
         "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40,
         "nvmlDeviceGetCurrentClocksEventReasons": 0x40,
     }
@@ -95,6 +96,11 @@ def test_two_cards_of_which_one_has_no_energy_counter():
 )
 def test_throttle_reasons_by_the_name_of_the_driver_s_age(library):
     assert read_once(library)["gpu0_throttle_reasons"] == 64
+
+
+def test_a_temperature_by_either_function():
+    for name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"):
+        assert read_once(FakeNvml(lacks=(name,)))["gpu0_temperature_c"] == 66
 
 
 def test_on_a_jetson_it_starts_and_answers_nothing():
