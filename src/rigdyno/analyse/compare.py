@@ -142,7 +142,7 @@ def _energy_ratio(both: Both, kind: str, what: str, sides: Sides) -> Iterator[Co
         return
     ratio = log_ratio_estimate(after.process_per_item, before.process_per_item)
     answer, metric = energy_answer(ratio, sides.margin), ENERGY_PER_ITEM.in_unit(one.unit)
-    told = Told(name, metric, ratio, (one, two), sides.margin, answer, energy_words(name, ratio, answer))
+    told = Told(name, metric, ratio, (one, two), sides.margin, answer, energy_words(what, ratio, answer))
     yield _comparison(both, sides, told)
 
 
