@@ -147,7 +147,7 @@ def _answer(nvml: Any, card: Any, question: Question) -> float | None:
     """None: this card, driver or package doesn't know."""
     try:
         return float(question(nvml, card))
-    except (nvml.NVMLError, AttributeError, IndexError):
+    except (nvml.NVMLError, AttributeError, IndexError, TypeError):
         return None
 
 
