@@ -16,6 +16,7 @@ from rigdyno.analyse.telemetry import (
     WORKER_CPU,
     core_channels,
 )
+from rigdyno.schema.channel import STATES
 from rigdyno.schema.samples import CLOCK_JUMPED, WARM_UP
 
 Mask = NDArray[np.bool_]
@@ -62,6 +63,12 @@ def steps_hit(rows: Rows, telemetry: Rows | None, reason: str) -> int:
     found = tags(rows, telemetry)
     masks = [found[tag] for tag in _OF_REASONS.get(reason, ()) if tag in found]
     return int(rows["steps"][np.logical_or.reduce(masks)].sum()) if masks else 0
+
+
+def probe_states(telemetry: Rows, channel: str) -> dict[str, int]:
+    """How many readings a probe was in trouble in, by what kind; what a file says beyond that is skipped."""
+    codes = _channel(telemetry, channel)
+    return {state: count for code, state in enumerate(STATES) if code and (count := int(np.sum(codes == code)))}
 
 
 def _covered(rows: Rows, telemetry: Rows, loud: Mask) -> Mask:

@@ -1,16 +1,31 @@
-"""The energy counters, on a made-up powercap."""
+"""The energy counters, on a powercap that is made up in a folder, in the kernel's own layout."""
 
 import math
+import os
 
 import pytest
 
+from rigdyno.probes._meters import Meters
+from rigdyno.probes.host import Host
 from rigdyno.probes.rapl import Rapl
+from support import ManualClock
+
+ZONES = (
+    ("intel-rapl:0", "package-0"),
+    ("intel-rapl:0:0", "core"),
+    ("intel-rapl:0:1", "uncore"),
+    ("intel-rapl:0:2", "dram"),
+    ("intel-rapl:1", "package-1"),
+    ("intel-rapl:1:0", "dram"),
+    ("intel-rapl:2", "psys"),
+    ("intel-rapl-mmio:0", "package-0"),
+)
 
 
 @pytest.fixture
 def powercap(tmp_path):
     folder = tmp_path / "sys/class/powercap"
-    for zone, name in (("intel-rapl:0", "package-0"), ("intel-rapl:0:0", "core"), ("intel-rapl:1", "psys")):
+    for zone, name in ZONES:
         (folder / zone).mkdir(parents=True)
         (folder / zone / "name").write_text(f"{name}\n")
         (folder / zone / "energy_uj").write_text("900000\n")
@@ -21,14 +36,26 @@ def powercap(tmp_path):
 def test_joules_since_opening_across_the_end_of_the_counter(tmp_path, powercap):
     probe = Rapl(tmp_path)
     assert probe.availability() is None
-    assert [channel.name for channel in probe.open(list)] == ["package0_energy_joules"]
-    assert probe.read() == [0.0]
+    assert probe.open(list)[0].name == "package0_energy_joules"
+    assert probe.read()[0] == 0.0
     (powercap / "intel-rapl:0/energy_uj").write_text("950000\n")
-    assert probe.read() == [pytest.approx(0.05)]
+    assert probe.read()[0] == pytest.approx(0.05)
     (powercap / "intel-rapl:0/energy_uj").write_text("100000\n")  # wrapped around
-    assert probe.read() == [pytest.approx(0.2)]
+    assert probe.read()[0] == pytest.approx(0.2)
+    assert probe.read()[1:] == [0.0] * 6  # nobody else moved
     probe.close()
     assert math.isnan(probe.read()[0])
+
+
+def test_packages_and_their_memory_add_up_and_nothing_is_in_two_sums(tmp_path, powercap):
+    channels = {channel.title: channel for channel in Rapl(tmp_path).open(list)}
+    assert list(channels) == [
+        "package0", "package0 core", "package0 uncore", "package0 dram", "package1", "package1 dram", "psys",
+    ]  # fmt: skip
+    wholes = {title for title, channel in channels.items() if channel.extent == "whole"}
+    assert wholes == {"package0", "package0 dram", "package1", "package1 dram"}
+    assert channels["psys"].scope == "board"
+    assert all(channel.kind == "counter" and channel.unit == "J" for channel in channels.values())
 
 
 def test_a_counter_for_root_only_has_a_command(tmp_path, powercap, monkeypatch):
@@ -46,3 +73,22 @@ def test_no_powercap_says_why(tmp_path, flags, words):
     assert unavailable is not None
     assert words in unavailable.reason
     assert unavailable.fix
+
+
+def test_a_counter_that_hangs_in_the_kernel_costs_nobody_else_a_reading(tmp_path, powercap, monkeypatch):
+    """A pipe that nobody writes into hangs whoever opens it, as a sensor on a stuck bus does."""
+    stuck = powercap / "intel-rapl:0/energy_uj"
+    stuck.unlink()
+    os.mkfifo(stuck)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu 1 0 1 8 0 0 0 0\ncpu0 1 0 1 8 0 0 0 0\n")
+    monkeypatch.setattr("rigdyno.probes._meters.OPEN_SECONDS", 0.1)
+    clock = ManualClock()
+    meters = Meters({"rapl": Rapl(tmp_path), "host": Host(clock, tmp_path)}, list, clock)
+    try:
+        assert "didn't answer" in meters.absent["rapl"]
+        assert {channel.sensor for channel in meters.channels} == {"host"}
+        assert len(meters.read()) == len(meters.channels)
+    finally:
+        os.close(os.open(stuck, os.O_RDWR))  # lets go of it
+        meters.close()

@@ -48,8 +48,8 @@ def _require(header: Header, rows: NDArray[np.void], kind: str) -> None:
 
     if kind == "telemetry":
         check_telemetry(rows)
-        if len(header.units) != len(header.fields) - 1:
-            raise DamagedRun("the telemetry has channels without a unit")
+        if len(header.channels) != len(header.fields) - 1:
+            raise DamagedRun("the telemetry has channels that aren't described")
     else:
         check_rows(header, rows)
 
@@ -61,7 +61,7 @@ def pieces(rows: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
 
 def channels_of(header: Header) -> list[tuple[str, str]]:
     """Names and units, in the order of the fields behind the time."""
-    return list(zip((name for name, _ in header.fields[1:]), header.units, strict=True))
+    return list(zip((name for name, _ in header.fields[1:]), (each.unit for each in header.channels), strict=True))
 
 
 def outcome_words(record: RunRecord) -> tuple[str, str | None]:
