@@ -18,10 +18,11 @@ from rigdyno.analyse.measure import steady_of
 from rigdyno.errors import StoreError
 from rigdyno.report.conversions import perfetto, sqlite
 from rigdyno.report.conversions._material import Converted
+from rigdyno.schema.channel import Channel
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import ClockPair, laid_out, sampler_of
 from rigdyno.schema.record import Failed, Skipped
-from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, WARM_UP, Header, RowFile, telemetry_fields
+from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, WARM_UP, Header, RowFile, telemetry_header
 from rigdyno.schema.spec import Cell, Plan, RunSpec
 from rigdyno.store.folder import RunFolder
 from support import NOW, a_head, a_rank, a_record, rows_path
@@ -62,9 +63,7 @@ def a_run(tmp_path):
         phases = Header(fields=STEP_FIELDS, kinds=("forward", "backward"), participant=a_rank(rank, rank))
         halves = [(begin + ahead, begin + ahead + 10 * MS, 2.0, 1, 0, 0)]
         write_rows(rows_path(inside, "phases", f"rank{rank}"), phases, halves)
-        meters = Header(
-            fields=telemetry_fields(["cpu0", "power_w"]), units=("share", "W"), participant=sampler_of(rank)
-        )
+        meters = telemetry_header([Channel("cpu0", "share"), Channel("power_w", "W")], sampler_of(rank))
         readings = [(begin + ahead + n * 100 * MS, n / 10, float("nan") if n == 1 else 40.0) for n in range(3)]
         write_rows(rows_path(inside, "telemetry", f"node{rank}"), meters, readings, "<qdd")
     clocks = [

@@ -6,9 +6,10 @@ import pytest
 from rigdyno import api
 from rigdyno.analyse.telemetry import STEAL
 from rigdyno.report import dossier as dossier_module
+from rigdyno.schema.channel import Channel
 from rigdyno.schema.participant import laid_out, sampler_of
 from rigdyno.schema.record import Failed
-from rigdyno.schema.samples import Header, RowFile, telemetry_fields
+from rigdyno.schema.samples import RowFile, telemetry_header
 from rigdyno.schema.spec import Cell, Plan, RunSpec
 from rigdyno.store.folder import RunFolder
 from stored_runs import ADDING, stored_run
@@ -24,12 +25,10 @@ def disturbed_run(root, steal):
     folder.write_head(a_head([cell], plan=Plan(name="disturbed", cells=(cell,), label="mine", budget_seconds=60.0)))
     inside = folder.fresh_cell_folder(cell)
     write_steps(rows_path(inside), [STEP_NS + i % 7 for i in range(100)])
-    fields = telemetry_fields([STEAL])
-    rows = np.zeros(len(steal), dtype=np.dtype(list(fields)))
+    header = telemetry_header([Channel(STEAL, "1")], sampler_of(0))
+    rows = np.zeros(len(steal), dtype=np.dtype(list(header.fields)))
     rows["at_ns"], rows[STEAL] = 1_000_000_000 + np.arange(len(steal)) * 100_000_000, steal
-    file = RowFile(
-        rows_path(inside, "telemetry", "node0"), Header(fields=fields, participant=sampler_of(0), units=("1",))
-    )
+    file = RowFile(rows_path(inside, "telemetry", "node0"), header)
     file.append(rows.tobytes())
     file.close()
     folder.write_record(a_record(ADDING, run=folder.name, cell=cell.name, seconds=12.0), cell)

@@ -25,7 +25,7 @@ from torch.utils.data import (
 
 from rigdyno.engines.dp.accounting import check_count, check_sample_rate
 from rigdyno.engines.dp.errors import BadSetting
-from rigdyno.engines.dp.seeds import Turn, derived, seeded_generator
+from rigdyno.engines.dp.seeds import FIRST, Turn, derived, seeded_generator
 from rigdyno.engines.dp.tray import AHEAD, Slot, Tray, note_pieces
 
 # What a loader has besides its batches; older torch lacks the last.
@@ -100,7 +100,7 @@ def _seeded_uniform(generator: torch.Generator | None, turn: Turn | None = None)
     the batches nor be made of the same bits."""
     device = "cpu" if generator is None else generator.device
     seed = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
-    names = ["batches"] if turn is None else ["batches", turn.name()]
+    names = ["batches", FIRST if turn is None else turn.name()]
     own = seeded_generator(derived(np.frombuffer(int(seed).to_bytes(8, "little"), np.uint32), *names))
     # The default type has 24 bits: a rate of 1e-7 would become 1.2e-7.
     return lambda count: torch.rand(count, dtype=torch.float64, generator=own)

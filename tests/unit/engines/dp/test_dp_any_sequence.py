@@ -376,5 +376,5 @@ class AnySequence(RuleBasedStateMachine):
 
 TestAnySequence = AnySequence.TestCase
 TestAnySequence.settings = settings(
-    max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

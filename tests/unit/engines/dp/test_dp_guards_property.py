@@ -132,4 +132,4 @@ def allowed(act: Callable[[], object]) -> bool:
 
 
 TestNeighbours = Neighbours.TestCase
-TestNeighbours.settings = settings(max_examples=40, stateful_step_count=20, deadline=None, derandomize=True)
+TestNeighbours.settings = settings(max_examples=15, stateful_step_count=20, deadline=None, derandomize=True)

@@ -96,13 +96,14 @@ class Door:
     def axes(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Axes:
         """Of a call of a layer whose like wasn't met before."""
         inputs = next((held for held in self._here.inputs if held is not None), None)
+        past = inputs is None  # the layer is called past the network
+        inputs = inputs or Inputs(args, kwargs, self._axis)
         tensors = tensors_in((args, kwargs))
-        if inputs is None:  # the layer is called past the network
-            self._establish(Probe(layer.module), Inputs(args, kwargs, self._axis), [layer])
-        elif inputs.samples:
-            self._establish(Probe(self._network, self._speaking), inputs, self._layers)
+        if inputs.samples:
+            probe = Probe(layer.module) if past else Probe(self._network, self._speaking)
+            self._establish(probe, inputs, [layer] if past else self._layers)
         found = layer.axes.get(signature(tensors))
-        if found is None and inputs is not None and inputs.samples == 0:
+        if found is None and inputs.samples == 0:
             return Axes((0,) * len(tensors), (0,))
         if found is None:
             raise MixesSamples(

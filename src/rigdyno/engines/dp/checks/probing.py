@@ -195,7 +195,10 @@ def _seeded(seed: int, network: nn.Module) -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=cards):
-            torch.manual_seed(seed)
+            # Not torch.manual_seed, which keeps a traceback for each kind of accelerator that there might be.
+            torch.default_generator.manual_seed(seed)
+            if cards:
+                torch.cuda.manual_seed_all(seed)
             random.seed(seed)
             np.random.seed(seed % 2**32)
             yield
