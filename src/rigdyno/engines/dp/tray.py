@@ -19,8 +19,8 @@ from rigdyno.engines.dp.marks import Marks, all_marks, marks_of
 
 COPIES = "the network's input holds one sample in several rows, which would count several times"
 TWO_IN_ONE = (
-    "a row of the network's inputs holds two samples, or samples of two drawn batches, and would be clipped as one: give "
-    "each row what belongs to one sample"
+    "a row of the network's inputs holds two samples, or samples of two drawn batches, and would be clipped as one: "
+    "give each row what belongs to one sample"
 )
 AHEAD = 2  # Lightning and Hugging Face read one batch ahead, and a user's own prefetching may add one
 REMEMBERED = 16  # batches that are over, to say so when one of them comes again
