@@ -73,22 +73,25 @@ def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
     # Rows have one value a channel: a group of one channel would always answer with its shift.
     most = max(1, channels // LEAST_CHANNELS_OF_ROWS) if isinstance(norm, nn.BatchNorm1d) else channels
     groups = next(count for count in range(min(MOST_GROUPS, most), 0, -1) if channels % count == 0)
-    return _taking_over(norm, nn.GroupNorm(groups, channels, eps=norm.eps, affine=norm.affine))
+    found = nn.GroupNorm(groups, channels, eps=norm.eps, affine=norm.affine)
+    _take_over(norm, found)
+    return found
 
 
 def _instance_norm(norm: _InstanceNorm) -> nn.Module:
-    found = type(norm)(norm.num_features, norm.eps, norm.momentum, norm.affine, track_running_stats=False)
-    return _taking_over(norm, found)
+    found = type(norm)(norm.num_features, eps=norm.eps, affine=norm.affine, track_running_stats=False)
+    _take_over(norm, found)
+    return found
 
 
-def _taking_over(norm: Any, found: Any) -> Any:
+def _take_over(norm: Any, found: Any) -> None:
     """Scale, shift and mode."""
     if norm.affine:
         found.load_state_dict({"weight": norm.weight, "bias": norm.bias})
         found.to(norm.weight)
         found.weight.requires_grad_(norm.weight.requires_grad)
         found.bias.requires_grad_(norm.bias.requires_grad)
-    return found.train(norm.training)
+    found.train(norm.training)
 
 
 def _parametrize_weight_norm(module: Any, hook: WeightNorm) -> None:
