@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 LEAST_VALUES = 4
-MOST_VALUES = 64  # of a row: so much tells samples apart, and a step doesn't notice it
+MOST_VALUES = 32  # of a row: so much tells samples apart, and a step doesn't notice it
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Marks:
 
     def shared(self, others: Marks) -> int:
         """How many rows both have."""
-        return len(self.distinct & others.distinct) if self.width == others.width else 0
+        if self.width != others.width or self.distinct.isdisjoint(others.distinct):
+            return 0
+        return len(self.distinct & others.distinct)
 
     def places_of(self, others: Marks) -> list[int | None]:
         """In which of these rows each of the others is; the same place where that fits, each place once."""
@@ -73,10 +77,10 @@ def marks_of(rows: Tensor) -> Marks | None:
     places, factors = _hash(width)
     values = rows.detach().reshape(len(rows), width)
     values = values if places is None else values.index_select(1, places.to(values.device))
-    exact = values.cpu().double() + 0.0  # -0.0 is 0.0
-    marks = (exact.view(torch.int64) * factors).sum(dim=1).tolist()
-    least, most = exact.aminmax(dim=1, keepdim=True)
-    says = ((exact != least) & (exact != most)).any(dim=1).tolist()
+    exact = values.cpu().double().numpy() + 0.0  # -0.0 is 0.0
+    marks = (exact.view(np.int64) * factors).sum(axis=1).tolist()
+    ends = exact.min(axis=1, keepdims=True), exact.max(axis=1, keepdims=True)
+    says = ((exact != ends[0]) & (exact != ends[1])).any(axis=1).tolist()
     return Marks(width, tuple(mark if one else None for mark, one in zip(marks, says, strict=True)))
 
 
@@ -87,8 +91,8 @@ def all_marks(tensors: Sequence[Tensor], samples: int) -> list[Marks]:
 
 
 @cache
-def _hash(width: int) -> tuple[Tensor | None, Tensor]:
+def _hash(width: int) -> tuple[Tensor | None, NDArray[np.int64]]:
     chance = torch.Generator().manual_seed(width)
     count = min(width, MOST_VALUES)
     places = None if count == width else torch.randperm(width, generator=chance)[:count].sort().values
-    return places, torch.randint(-(2**62), 2**62, (count,), generator=chance) * 2 + 1
+    return places, (torch.randint(-(2**62), 2**62, (count,), generator=chance) * 2 + 1).numpy()

@@ -25,6 +25,8 @@ TWO_IN_ONE = (
 AHEAD = 2  # Lightning and Hugging Face read one batch ahead, and a user's own prefetching may add one
 REMEMBERED = 16  # batches that are over, to say so when one of them comes again
 
+LATELY = 4  # of these are compared row by row
+
 
 class Slot:
     """One drawn batch, with the figures that held when it was drawn."""
@@ -164,8 +166,9 @@ class Tray:
             return None
         self._mark_all()
         slots = sorted(self._waiting, key=lambda slot: slot is not self._pending)
-        slot = max((*slots, *self._over), key=lambda slot: slot.shares(marks), default=None)
-        if slot is None or not slot.shares(marks):
+        shares = [(slot.shares(marks), slot) for slot in (*slots, *self._lately())]
+        most, slot = max(shares, key=lambda share: share[0], default=(0, None))
+        if slot is None or not most:
             return Claim(self._trained_before(marks), marks=(marks,))
         places = slot.places_of(marks)
         rows = [place for place in places if place is not None]
@@ -174,13 +177,17 @@ class Tray:
     def _mark_all(self) -> None:
         """From the first input on that isn't where it was drawn: a loop that copies once copies always."""
         self._marking = True
-        for slot in (*self._waiting, *self._over):
+        for slot in (*self._waiting, *self._lately()):
             slot.mark()
+
+    def _lately(self) -> list[Slot]:
+        """The newest of those that are over: looking for a batch's rows in all of them would take longer."""
+        return list(self._over)[-LATELY:]
 
     def _trained_before(self, marks: Marks) -> Slot | None:
         """The batch that is over and that just these rows, changed alike, were trained on for; unless the same samples
         were drawn again."""
-        before = next((slot for slot in self._over if slot.was_trained_on(marks)), None)
+        before = next((slot for slot in self._lately() if slot.was_trained_on(marks)), None)
         again = [slot for slot in self._waiting if before is not None and slot.marks == before.marks]
         return again[0] if again else before
 
