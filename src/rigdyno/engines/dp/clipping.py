@@ -111,7 +111,7 @@ class Clipping:
     def _loose(self, inputs: Tensor) -> Pass:
         samples, claim = len(inputs), self._look(len(inputs), [inputs])
         found = self._here.loose.get(samples)
-        if found is None or found.over or (claim and found.claim and claim.slot is not found.claim.slot):
+        if found is None or found.over or _of_two_batches(claim, found.claim):
             found = self._here.loose[samples] = self._new(samples, claim)
         return found
 
@@ -256,3 +256,8 @@ class Clipping:
                 self._stray = name
 
         return arrived
+
+
+def _of_two_batches(one: Claim | None, other: Claim | None) -> bool:
+    slots = [claim.slot for claim in (one, other) if claim is not None and claim.slot is not None]
+    return len(slots) == 2 and slots[0] is not slots[1]

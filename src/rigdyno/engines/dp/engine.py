@@ -263,6 +263,3 @@ def _refuse_optimizer(network: nn.Module, optimizer: Optimizer) -> None:
         raise BadSetting(
             "the optimizer holds parameters that aren't the network's: they would be trained without noise"
         )
-    kinds = {(p.dtype, p.device) for p in network.parameters() if p.requires_grad}
-    if len(kinds) > 1 or next(iter(kinds))[0] not in (torch.float32, torch.float64):
-        raise BadSetting("all trained parameters must be float32, or all float64, on one device")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,27 +17,39 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from rigdyno.engines.dp.checks.probing import Inputs
-from rigdyno.engines.dp.errors import BadSetting, MixesSamples
+from rigdyno.engines.dp.errors import BadSetting, MixesSamples, PrivacyError
+from rigdyno.engines.dp.forwards import is_private
 from rigdyno.engines.dp.layers import rules
-
-MOST_GROUPS = 32
-LEAST_CHANNELS_OF_ROWS = 4
 
 
 def refuse(network: nn.Module) -> None:
     """What is known from the modules alone."""
+    for reason in _reasons(network):
+        raise reason
+
+
+def validate(network: nn.Module) -> list[str]:
+    """All reasons for which make_private would refuse this network, a line each; none: it is accepted. What only
+    running it shows, such as samples that mix in code of its own, is looked for at the first batch."""
+    return [str(reason) for reason in _reasons(network)]
+
+
+def _reasons(network: nn.Module) -> Iterator[PrivacyError]:
     if isinstance(network, DataParallel | DistributedDataParallel):
-        raise BadSetting("pass the bare network: the engine itself sums over ranks, after clipping")
-    if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise BadSetting("the network has no parameter that is trained")
+        yield BadSetting("pass the bare network: the engine itself sums over ranks, after clipping")
+    if is_private(network):
+        yield BadSetting("an engine trains this network, or a part of it, already: call engine.release() there first")
+    kinds = {(p.dtype, p.device) for p in network.parameters() if p.requires_grad}
+    if not kinds:
+        yield BadSetting("the network has no parameter that is trained")
+    elif len(kinds) > 1 or next(iter(kinds))[0] not in (torch.float32, torch.float64):
+        yield BadSetting("all trained parameters must be float32, or all float64, on one device")
     for name, module in network.named_modules():
         what = f"{name or 'the network'} ({type(module).__name__})"
-        unfit = _unfit(module)
-        if unfit:
-            raise BadSetting(f"{what}: {unfit}")
-        reason = _reason(module)
-        if reason:
-            raise MixesSamples(f"{what}: {reason}")
+        if unfit := _unfit(module):
+            yield BadSetting(f"{what}: {unfit}")
+        if reason := why_it_mixes(module):
+            yield MixesSamples(f"{what}: {reason}")
 
 
 def _unfit(module: nn.Module) -> str | None:
@@ -77,7 +88,7 @@ def may_mix(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm) or (isinstance(module, _InstanceNorm) and module.track_running_stats)
 
 
-def _reason(module: nn.Module) -> str | None:
+def why_it_mixes(module: nn.Module) -> str | None:
     frozen = not module.training and getattr(module, "running_mean", None) is not None
     if isinstance(module, _BatchNorm) and not frozen:
         return (
@@ -87,30 +98,6 @@ def _reason(module: nn.Module) -> str | None:
         return "its running statistics mix samples; make it with track_running_stats=False"
     rule = rules().get(type(module))
     return rule.refuses(module) if rule else None
-
-
-def replace_batch_norm(network: nn.Module) -> nn.Module:
-    """A copy with GroupNorm wherever there was BatchNorm; scale and shift are kept, running statistics are not."""
-    network = copy.deepcopy(network)
-    if isinstance(network, _BatchNorm):
-        return _group_norm(network)
-    for parent in list(network.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, _BatchNorm):
-                setattr(parent, name, _group_norm(child))
-    return network
-
-
-def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
-    channels = norm.num_features
-    # Rows have one value a channel: a group of one channel would always answer with its shift.
-    most = max(1, channels // LEAST_CHANNELS_OF_ROWS) if isinstance(norm, nn.BatchNorm1d) else channels
-    groups = next(count for count in range(min(MOST_GROUPS, most), 0, -1) if channels % count == 0)
-    found = nn.GroupNorm(groups, channels, eps=norm.eps, affine=norm.affine)
-    if norm.affine:
-        found.load_state_dict({"weight": norm.weight, "bias": norm.bias})
-        found.to(norm.weight)
-    return found.train(norm.training)
 
 
 def refuse_transposed(inputs: Inputs, drawn: Sequence[Tensor]) -> None:

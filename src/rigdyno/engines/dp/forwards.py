@@ -7,6 +7,8 @@ of weights. It is not private: a gradient that reaches one of its parameters is 
 from __future__ import annotations
 
 import copy
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +40,48 @@ class Forward:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Copied, (self._module, self.own)
+
+
+class Whole(Forward):
+    """Of the network itself: whoever calls `network.forward(...)` goes in by its door all the same."""
+
+    def __init__(self, network: nn.Module) -> None:
+        functools.update_wrapper(self, network.forward)  # trainers ask for the names of its arguments
+        self._before = vars(network).get("forward")
+        self._here = _Calls()
+        super().__init__(network, network.forward)
+        if isinstance(self._before, Forward):
+            self.own = self._before.own
+
+    def enter(self) -> None:
+        self._here.open += 1
+
+    def leave(self) -> None:
+        self._here.open -= 1
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._here.open:
+            return self._run(*args, **kwargs)
+        self._here.open += 1
+        try:
+            return self._module(*args, **kwargs)
+        finally:
+            self._here.open -= 1
+
+    def undo(self) -> None:
+        if self._before is None:
+            vars(self._module).pop("forward", None)
+        else:
+            self._module.forward = self._before
+
+
+class _Calls(threading.local):
+    open = 0  # of this thread, that came in by the door
+
+
+def is_private(network: nn.Module) -> bool:
+    """Whether an engine runs a part of it now."""
+    return any(isinstance(vars(module).get("forward"), Forward) for module in network.modules())
 
 
 class Copied:

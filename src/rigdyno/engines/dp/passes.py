@@ -79,6 +79,11 @@ class Pass:
                 answer.register_hook(self._came_back)
 
     def _came_back(self, gradient: Tensor) -> None:
+        if torch.is_grad_enabled():
+            raise Unprotected(
+                "create_graph=True asks for second derivatives (a gradient penalty, Hessians), and private layers have "
+                "none: leave the penalty out, or bound the network's slope by its weights"
+            )
         self.start()
 
     def start(self) -> None:

@@ -212,11 +212,11 @@ def test_pieces_that_overlap():
 
 
 def test_pieces_that_nobody_knows():
-    """Two halves, copied: the same half could come twice."""
+    """Two halves, copied and changed: the same half could come twice."""
     guarded = Guarded()
     inputs, answers = guarded.draw()
     with pytest.raises(Unprotected, match="micro_batches"):
-        guarded.loss((inputs[:4] * 1.0, answers[:4])).backward()
+        guarded.loss((inputs[:4] * 2.0, answers[:4])).backward()
 
 
 def test_some_rows_alone_are_fewer_samples():

@@ -3,6 +3,7 @@ weighed once, over all of its gradient."""
 
 from __future__ import annotations
 
+import inspect
 import threading
 
 import pytest
@@ -190,9 +191,8 @@ def test_a_second_derivative_is_refused():
     guarded = Guarded()
     inputs, _ = guarded.draw()
     looked_at = inputs.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(guarded.net(looked_at).sum(), looked_at, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.square().sum().backward()
+    with pytest.raises(Unprotected, match="second derivatives"):
+        torch.autograd.grad(guarded.net(looked_at).sum(), looked_at, create_graph=True)
     guarded.optimizer.step()
     assert same(guarded.released(), torch.zeros(()).expand(len(guarded.start)))
 
@@ -297,3 +297,39 @@ def test_pieces_in_two_threads():
         thread.join(60)
     guarded.optimizer.step()
     assert same(guarded.released(), guarded.expected((inputs, answers)))
+
+
+class SequenceFirst(nn.Module):
+    """Inside, samples are along the second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, inputs, scale: float = 1.0):
+        return self.second(self.first(inputs.transpose(0, 1)).tanh().transpose(0, 1)).mean(dim=1) * scale
+
+
+def test_a_call_of_forward_is_a_call_of_the_network():
+    """A sequence as long as the batch is large: layer by layer, the time steps would be clipped."""
+    torch.manual_seed(0)
+    drawn = torch.randn(5, 5, FEATURES) * 3, torch.randint(CLASSES, (5,))
+    guarded = Guarded([drawn], net=SequenceFirst())
+    inputs, answers = guarded.draw()
+    functional.cross_entropy(guarded.net.forward(inputs), answers).backward()
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected(drawn))
+    assert list(inspect.signature(guarded.net.forward).parameters) == ["inputs", "scale"]
+    guarded.engine.release()
+    assert "forward" not in vars(guarded.net)
+
+
+def test_forward_of_a_network_that_mixes_samples_is_refused():
+    class Mixing(nn.Sequential):
+        def forward(self, inputs):
+            return super().forward(inputs - inputs.mean(dim=0))
+
+    guarded = Guarded(net=Mixing(nn.Linear(FEATURES, CLASSES)))
+    inputs, _ = guarded.draw()
+    with pytest.raises(MixesSamples):
+        guarded.net.forward(inputs)

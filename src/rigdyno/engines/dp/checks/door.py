@@ -22,6 +22,7 @@ from rigdyno.engines.dp.checks.probing import Inputs, Listening, Probe
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.errors import BadSetting, MixesSamples, PrivacyError
 from rigdyno.engines.dp.examine import may_mix, refuse_transposed
+from rigdyno.engines.dp.forwards import Whole
 from rigdyno.engines.dp.layers import Layer
 from rigdyno.engines.dp.passes import NO_TASK, current_task
 
@@ -50,18 +51,21 @@ class Door:
         self._speaking: list[object] = []  # hooks of the user's that change what the network computes
         for layer in layers:
             layer.door = self
+        self._whole = Whole(network)
         self._hooks: list[RemovableHandle] = [
             network.register_forward_pre_hook(_Entrance(self), with_kwargs=True),
             network.register_forward_hook(_Exit(self), always_call=True),
         ]
 
     def undo(self) -> None:
+        self._whole.undo()
         for hook in self._hooks:
             hook.remove()
         for layer in self._layers:
             layer.door = None
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._whole.enter()
         self._clipping.enter()
         self._here.inputs.append(None)
         if not torch.is_grad_enabled():
@@ -86,6 +90,7 @@ class Door:
             if new and inputs is not None and answer is not None:
                 self._read(inputs, thoroughly=True)  # once more, with the hooks that take part
         finally:
+            self._whole.leave()
             self._clipping.leave(tree_leaves(answer))
 
     def _heard(self, hooks: list[object]) -> bool:
