@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from rigdyno.engines.dp import MixesSamples, NotFinite, Unprotected, micro_batches
+from rigdyno.engines.dp.checks.mixing import Turns
 
 
 def test_a_graph_that_is_kept_is_run_backwards_once():
@@ -286,8 +287,12 @@ def test_threads_have_passes_of_their_own():
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_pieces_in_two_threads():
+def test_pieces_in_two_threads(monkeypatch):
+    """Once the first batch is checked; a check at random would be for one thread alone."""
+    monkeypatch.setattr(Turns, "due", lambda turns: False)
     guarded = Guarded()
+    guarded.loss(guarded.draw()).backward()
+    guarded.optimizer.zero_grad()
     inputs, answers = drawn = guarded.draw()
     pieces = micro_batches(drawn, 4)
     threads = [threading.Thread(target=lambda piece=piece: guarded.loss(piece).backward()) for piece in pieces]

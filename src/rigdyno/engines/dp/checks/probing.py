@@ -10,7 +10,7 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -108,8 +108,9 @@ class Probe:
             for module in modules:
                 self._silence(module)
             torch.backends.mha.set_fastpath_enabled(False)  # or else layers are run without being called
-            # A checkpoint around the network counts what is kept for its backward pass: that isn't meant.
-            with _seeded(seed, self.network), _kept_from_checkpoints():
+            # A checkpoint around the network counts what is kept for its backward pass: that isn't meant. And what a
+            # hook changes in place is what the network goes on with.
+            with _seeded(seed, self.network), saved_tensors_hooks(_as_it_is, _as_it_is):
                 return work()
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
@@ -175,14 +176,6 @@ class _Kept:
             for buffer, value in self._buffers:
                 if not torch.equal(buffer, value):  # what another pass has saved must not seem to be changed
                     buffer.copy_(value)
-
-
-def _kept_from_checkpoints() -> AbstractContextManager[Any]:
-    """A checkpoint counts what is saved inside it. Elsewhere there are no hooks, which torch.func can't work under."""
-    outer = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    if outer is not None and outer(False) is None:
-        return nullcontext()
-    return saved_tensors_hooks(_as_it_is, _as_it_is)
 
 
 def _as_it_is(value: Any) -> Any:

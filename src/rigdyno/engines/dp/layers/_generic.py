@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -219,7 +220,24 @@ def _by_autograd(
 
 
 def _by_vmap(work: Callable[..., Any], axes: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> Any:
-    return vmap(work, in_dims=axes, randomness="different")(*tensors)
+    with _unhooked():
+        return vmap(work, in_dims=axes, randomness="different")(*tensors)
+
+
+@contextmanager
+def _unhooked() -> Iterator[None]:
+    """Without the hooks of a checkpoint around the module, say: torch.func refuses to work under any, and what it saves
+    for itself isn't theirs."""
+    hooks: Any = torch._C._autograd
+    held = []
+    while (top := hooks._top_saved_tensors_default_hooks(False)) is not None:
+        held.append(top)
+        hooks._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(held):
+            hooks._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def _one_by_one(work: Callable[..., Any], axes: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> Any:
