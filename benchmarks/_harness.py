@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -69,7 +70,9 @@ class Sampler:
         return (self._spent_ns() - cpu_ns) / (now_ns() - began_ns)
 
     def _spent_ns(self) -> int:
-        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0])
+        """Of all its threads: each probe has one."""
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(path.read_text().split()[0]) for path in threads)
 
 
 def bare(step: Step, count: int) -> float:
@@ -158,7 +161,24 @@ def pairs(scale: float, chance: random.Random, folder: Path) -> dict[str, list[l
         }
         found["writing"] = [[_writing_share(scale, folder)]]
     found["sampler"] = [[_sampler_share(sampler, scale)]]
+    with sampler.held(), fed_sampler(folder) as fed:
+        found["fed sampler"] = [[_sampler_share(fed, scale)]]
     return found
+
+
+@contextmanager
+def fed_sampler(folder: Path) -> Iterator[Sampler]:
+    """With every probe that a rig can have."""
+    fed = folder / "fed"
+    CellFolder(fed).participant("node0").path.mkdir(parents=True)
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("_fed_sampler.py")), str(folder), str(fed)]
+    )
+    try:
+        yield Sampler(fed)
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _meter_pairs(step: Step, count: int, number: int, chance: random.Random, folder: Path) -> list[list[float]]:

@@ -76,7 +76,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str = "it happened") -> None:
     """Waits for something that another process does."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():

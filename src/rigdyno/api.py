@@ -12,14 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from rigdyno.analyse.answers import MARGIN
 from rigdyno.analyse.duel import duel_of
 from rigdyno.analyse.limits import held_against_limits
-from rigdyno.analyse.measure import CellData, measurements
+from rigdyno.analyse.measure import CellData, measurements, without_idle
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
-from rigdyno.errors import NothingMeasured, RigdynoError, StoreError
+from rigdyno.errors import BadValue, NothingMeasured, RigdynoError, StoreError
 from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_inference, is_own_loop
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
@@ -140,7 +141,7 @@ def readable(cells: Sequence[StoredCell], warnings: list[str]) -> list[CellData]
 
 
 def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measurement]:
-    return held_against_limits(measurements(readable(cells, warnings)))
+    return held_against_limits(without_idle(measurements(readable(cells, warnings))))
 
 
 def load(path: str | Path) -> Run:
@@ -230,6 +231,7 @@ def run(
     budget: str | float | None = None,
     steps: int | None = None,
     soak: str | float | None = None,
+    idle: str | float | None = None,
     full: bool = False,
     repeat: int | None = None,
     device: str | None = None,
@@ -270,6 +272,7 @@ def duel(
     update: str | None = None,
     budget: str | float = DUEL_SECONDS,
     margin: float = MARGIN,
+    by: Literal["time", "joules"] = "time",
     out: str | Path | None = None,
 ) -> Run:
     """What `rigdyno duel TARGET [OTHER]` does; the answer is in `.duel.comparison`."""
@@ -280,7 +283,10 @@ def duel(
             arm_request(from_python({**common, "target": arm}), settings or {}, name)
             for arm, settings, name in ((target, a, "a"), (other or target, b, "b"))
         ]
-        request = DuelRequest(a=arms[0], b=arms[1], budget_seconds=seconds_from(budget), margin=margin, label=label)
+        if by not in ("time", "joules"):
+            raise BadValue(f"by is 'time' or 'joules', not {by!r}")
+        seconds = seconds_from(budget)
+        request = DuelRequest(a=arms[0], b=arms[1], budget_seconds=seconds, margin=margin, by=by, label=label)
         return _carried_out(prepare_duel(request), out)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+from rigdyno.schema.channel import Channel as Channel
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.participant import RANK, ClockPair
 from rigdyno.schema.record import DeviceMemory, FailureKind, Quality, RunRecord
@@ -270,22 +271,21 @@ class Framework(Protocol):
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
 
-@dataclass(frozen=True)
-class Channel:
-    name: str
-    unit: str
-
-
 class Probe(Protocol):
-    """Reads meters of the machine. Opened once, in the sampler's process; `read` must be cheap."""
+    """Reads meters of the machine. Opened once, in the sampler's process, in a thread of its own: one that hangs or
+    throws costs its own readings alone. `read` must be cheap."""
 
     hints: ClassVar[Mapping[str, str]]  # what to change where a single channel can't be read, by its name
 
     def availability(self) -> Unavailable | None: ...
 
-    def open(self, worker_pids: Callable[[], Sequence[int]]) -> Sequence[Channel]: ...
+    def open(self, worker_pids: Callable[[], Sequence[int]]) -> Sequence[Channel]:
+        """The channels, in the order of the readings; each says what it means (schema/channel.py)."""
+        ...
 
-    def read(self) -> Sequence[float]: ...
+    def read(self) -> Sequence[float]:
+        """NaN for what can't be read, or has no new value since the last reading: zero is a measurement."""
+        ...
 
     def close(self) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -27,6 +28,12 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # a ValueError may also be a number with too many digits
         raise BadValue(f"{path}: {error}") from None
     return document
+
+
+def config_file() -> Path:
+    """The user's own, for all runs; it need not exist. Raises RuntimeError where there is no home."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "rigdyno" / "config.toml"
 
 
 def line_of(path: Path, key: str, table: str = "") -> int | None:

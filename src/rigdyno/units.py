@@ -125,6 +125,21 @@ def rate_unit(item: str) -> str:
     return {"byte": "B/s", "flop": "FLOP/s", "iteration": "it/s"}.get(item, f"{item}/s")
 
 
+_ENERGY_ITEMS = {
+    "voxel": ("megavoxel", 1e6),
+    "byte": ("GB", 1e9),
+    "flop": ("TFLOP", 1e12),
+    "iteration": ("it", 1.0),
+}
+
+
+def energy_unit(item: str) -> tuple[str, float]:
+    """How the energy of such items is written, and by what joules an item are multiplied for it: a voxel or a byte
+    takes so little that a million or a billion of them is what one speaks of."""
+    name, count = _ENERGY_ITEMS.get(item, (item, 1.0))
+    return f"J/{name}", count
+
+
 def show_percent(share: float) -> str:
     percent = 100 * share
     return f"{percent:.0f} %" if abs(percent) >= 9.95 else f"{percent:.1f} %"

@@ -50,6 +50,26 @@ def in_words(name: str, ratio: Estimate, answer: Answer) -> str:
     return f"{name} is {show_percent(abs(ratio.value - 1))} {answer} ({_bare(ends[0])} to {show_percent(ends[1])})"
 
 
+def energy_answer(ratio: Estimate, margin: float = MARGIN) -> Answer:
+    """Of a ratio of joules an item: below 1 is less."""
+    spoken: dict[Answer, Answer] = {"faster": "more", "slower": "less"}
+    answer = answer_to(ratio, margin)
+    return spoken.get(answer, answer)
+
+
+def energy_words(name: str, ratio: Estimate, answer: Answer) -> str:
+    """'B takes 3.1 % less energy (2.4 to 3.8 %)'."""
+    if answer in ("same", "undecided"):
+        verdict = "the same" if answer == "same" else "undecided"
+        return f"{name}: {verdict}; its energy an item differs by {signed_percent(ratio.value)}{_range(ratio)}"
+    if not 1 / MANIFOLD < ratio.value < MANIFOLD:
+        value, low, high = (show_number(number) for number in (ratio.value, *ratio.ends))
+        return f"{name} takes {value} times the energy ({low} to {high})"
+    ends = sorted(abs(end - 1) for end in ratio.ends)
+    change = show_percent(abs(ratio.value - 1))
+    return f"{name} takes {change} {answer} energy ({_bare(ends[0])} to {show_percent(ends[1])})"
+
+
 def _range(ratio: Estimate) -> str:
     return "" if ratio.interval is None else f" ({' to '.join(map(signed_percent, ratio.interval))})"
 

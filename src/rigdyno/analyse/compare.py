@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rigdyno.analyse.answers import MARGIN, answer_to, in_favour, in_words
+from rigdyno.analyse.answers import MARGIN, answer_to, energy_answer, energy_words, in_favour, in_words
 from rigdyno.analyse.differences import differences
 from rigdyno.analyse.matching import Both, are_alike, matched, name_of
 from rigdyno.analyse.statistics import log_ratio_estimate
 from rigdyno.schema.comparison import Comparison
+from rigdyno.schema.energy import EnergyFigures
 from rigdyno.schema.estimate import Estimate, Missing, Reason
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.metric import THROUGHPUT
+from rigdyno.schema.metric import ENERGY_PER_ITEM, THROUGHPUT
 from rigdyno.units import show_percent
 
 ENOUGH_PROCESSES = 3  # two have an interval too, but one that reaches very far
@@ -66,6 +67,7 @@ def _of_each_kind(both: Both, sides: Sides) -> Iterator[Comparison]:
         having = [name for name, side in sides.named(both) if kind in side.kinds]
         if len(having) == 2:
             yield _ratio(both, kind, what, sides)
+            yield from _energy_ratio(both, kind, what, sides)
         else:
             yield not_comparable(what, sides, _only_in(having[0]), both)
 
@@ -131,6 +133,37 @@ def _ratio(both: Both, kind: str, what: str, sides: Sides) -> Comparison:
         margin=margin,
         answer=answer,
         sentence=in_words(what, speeds, answer),
+        reasons=tuple(_weaknesses(both, ratio, sides)),
+        differences=_differences(both),
+    )
+
+
+def _energy_ratio(both: Both, kind: str, what: str, sides: Sides) -> Iterator[Comparison]:
+    """Where both sides have it, by meters that see as much."""
+    energies = [side.energy for side in both]
+    figures = [side.kinds[kind].energy for side in both]
+    one, two = figures
+    if one is None or two is None or not all(isinstance(each, EnergyFigures) for each in energies):
+        return
+    before, after = (each for each in energies if isinstance(each, EnergyFigures))
+    name = f"{what}, energy"
+    if before.whole != after.whole:
+        sentence = f"{before.source} and {after.source} don't measure the same part of a rig"
+        yield not_comparable(name, sides, Reason(code="different_meters", sentence=sentence), both)
+        return
+    metric = ENERGY_PER_ITEM.in_unit(one.unit)
+    ratio, margin = log_ratio_estimate(after.process_per_item, before.process_per_item), sides.margin
+    answer = energy_answer(ratio, margin)
+    yield Comparison(
+        what=name,
+        metric=metric,
+        baseline=sides.baseline,
+        candidate=sides.candidate,
+        ratio=ratio,
+        rates=(one, two),
+        margin=margin,
+        answer=answer,
+        sentence=energy_words(name, ratio, answer),
         reasons=tuple(_weaknesses(both, ratio, sides)),
         differences=_differences(both),
     )

@@ -15,8 +15,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rigdyno.analyse.answers import answer_to, in_words
+from rigdyno.analyse.answers import answer_to, energy_answer, energy_words, in_words
 from rigdyno.analyse.differences import differences
+from rigdyno.analyse.joules import NotMetered, joules_per_item
 from rigdyno.analyse.measure import CellData
 from rigdyno.analyse.statistics import across_processes, median_estimate
 from rigdyno.analyse.streams import Rows, check_rows, items, row_seconds
@@ -24,7 +25,7 @@ from rigdyno.analyse.student import student_quantile
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.comparison import Answer, Comparison, Duel, PairFigure
 from rigdyno.schema.estimate import Estimate, Missing, Reason, relative_half_width
-from rigdyno.schema.metric import THROUGHPUT
+from rigdyno.schema.metric import ENERGY_PER_ITEM, THROUGHPUT, Metric
 from rigdyno.schema.record import Completed, Failed, Skipped
 from rigdyno.schema.samples import WARM_UP
 from rigdyno.schema.spec import DuelPlan
@@ -35,6 +36,7 @@ PRECISE = 0.01
 # 97 of 100 duels of the same thing. What is open then lies at the margin itself, where no duel ends.
 PRECISE_ENOUGH_TO_GIVE_UP = 0.005
 FARTHEST = 1000  # pairs to look ahead: nobody waits for more
+NOT_METERED = "not_metered"  # why a duel by joules has no ratio
 FEWEST_FOR_NOISE = 4  # pairs: Student's t of fewer reaches so far that it would forbid every comparison
 
 
@@ -61,7 +63,10 @@ def duel_of(cells: Sequence[CellData], plan: DuelPlan) -> Duel:
     for pair in pairs:
         if _lost(pair) is None:
             try:
-                figures.append(pair_figure(pair))
+                figures.append(pair_figure(pair, plan.by))
+            except NotMetered as error:
+                reason = Reason(code=NOT_METERED, sentence=str(error))
+                return Duel(comparison=_not_comparable(plan, reason), lost=lost)
             except DamagedRun as error:
                 lost = (*lost, f"pair {pair.number}: {error}")
     duel = judged(plan, figures, lost)
@@ -78,8 +83,9 @@ def _differences(pairs: Sequence[Pair]) -> tuple[str, ...]:
     return differences(a, b, known=arms_are_named_for)
 
 
-def pair_figure(pair: Pair) -> PairFigure:
-    ratios = median_estimate(log_ratios(_turns(pair.a), _turns(pair.b)), "x", of="paired turns")
+def pair_figure(pair: Pair, by: str = "time") -> PairFigure:
+    found = log_ratios(_turns(pair.a), _turns(pair.b)) if by == "time" else _energy_ratios(pair)
+    ratios = median_estimate(found, "x", of="paired turns")
     return PairFigure(
         pair=pair.number,
         ratio=ratios.mapped(math.exp, "x"),
@@ -90,7 +96,10 @@ def pair_figure(pair: Pair) -> PairFigure:
 def log_ratios(a: Rows, b: Rows) -> NDArray[np.float64]:
     """Of B's rate over A's, each the mean of two rounds in opposite order: whoever is second may be slower for that
     alone. Warm-up stays out, and so does a turn whose partner a crash has lost."""
-    rounds = _round_ratios(a, b)
+    return _there_and_back(_round_ratios(a, b))
+
+
+def _there_and_back(rounds: NDArray[np.float64]) -> NDArray[np.float64]:
     if len(rounds) < 2:
         return rounds
     there, back = rounds[: len(rounds) // 2 * 2].reshape(-1, 2).T
@@ -99,6 +108,13 @@ def log_ratios(a: Rows, b: Rows) -> NDArray[np.float64]:
 
 
 def _round_ratios(a: Rows, b: Rows) -> NDArray[np.float64]:
+    a, b = _counted(a, b)
+    logs: NDArray[np.float64] = np.log(items(b) / row_seconds(b)) - np.log(items(a) / row_seconds(a))
+    return logs
+
+
+def _counted(a: Rows, b: Rows) -> tuple[Rows, Rows]:
+    """The turns of both, without warm-up."""
     both = min(len(a), len(b))
     counted = ((a["flags"][:both] | b["flags"][:both]) & WARM_UP) == 0
     a, b = a[:both][counted], b[:both][counted]
@@ -106,8 +122,17 @@ def _round_ratios(a: Rows, b: Rows) -> NDArray[np.float64]:
         raise DamagedRun("no turns but warm-up were recorded")
     if np.any(items(a) <= 0) or np.any(items(b) <= 0):
         raise DamagedRun("a turn counts no items, so there is no rate")
-    logs: NDArray[np.float64] = np.log(items(b) / row_seconds(b)) - np.log(items(a) / row_seconds(a))
-    return logs
+    return a, b
+
+
+def _energy_ratios(pair: Pair) -> NDArray[np.float64]:
+    """Of what B takes for an item over what A does, as log_ratios."""
+    a, b = _counted(_turns(pair.a), _turns(pair.b))
+    telemetry = pair.a.telemetry or pair.b.telemetry
+    if not telemetry:
+        raise NotMetered("there is no telemetry of its turns")
+    logs = np.log(joules_per_item(*telemetry[0], b)) - np.log(joules_per_item(*telemetry[0], a))
+    return _there_and_back(logs)
 
 
 def is_enough(duel: Duel, plan: DuelPlan) -> bool:
@@ -165,20 +190,26 @@ def judged(plan: DuelPlan, figures: Sequence[PairFigure], lost: tuple[str, ...])
             lost=lost,
         )
     ratio = _over_pairs(figures)
-    answer: Answer = "undecided" if len(figures) < 2 else answer_to(ratio, plan.margin)
+    answer: Answer = "undecided"
+    if len(figures) > 1:
+        answer = answer_to(ratio, plan.margin) if plan.by == "time" else energy_answer(ratio, plan.margin)
     to_decide = _seconds_to_decide(figures, plan.margin) if answer == "undecided" else None
     comparison = Comparison(
         what=plan.what,
-        metric=THROUGHPUT,
+        metric=_metric(plan),
         baseline=plan.names[0],
         candidate=plan.names[1],
         ratio=ratio,
         margin=plan.margin,
         answer=answer,
-        sentence=in_words("B", ratio, answer),
+        sentence=(in_words if plan.by == "time" else energy_words)("B", ratio, answer),
     )
     half = relative_half_width(ratio)
     return Duel(comparison=comparison, pairs=tuple(figures), lost=lost, half_width=half, seconds_to_decide=to_decide)
+
+
+def _metric(plan: DuelPlan) -> Metric:
+    return THROUGHPUT if plan.by == "time" else ENERGY_PER_ITEM
 
 
 def _over_pairs(figures: Sequence[PairFigure]) -> Estimate:
@@ -205,7 +236,7 @@ def _seconds_to_decide(figures: Sequence[PairFigure], margin: float) -> float | 
 def _not_comparable(plan: DuelPlan, reason: Reason) -> Comparison:
     return Comparison(
         what=plan.what,
-        metric=THROUGHPUT,
+        metric=_metric(plan),
         baseline=plan.names[0],
         candidate=plan.names[1],
         ratio=Missing(reason=reason.sentence),

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from rigdyno.analyse.evidence import Evidence
+from rigdyno.analyse.joules import ProcessEnergy, disagreements, energy_figures, net_of, process_energy
 from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
 from rigdyno.analyse.soak import soak
 from rigdyno.analyse.statistics import across_processes, across_ranks, median_estimate, throughput_estimate
@@ -25,6 +26,7 @@ from rigdyno.analyse.streams import (
     step_seconds,
     streams,
 )
+from rigdyno.analyse.telemetry import Span, by_meaning, span_of
 from rigdyno.analyse.validity import findings, over_ranks
 from rigdyno.analyse.verdict import (
     Finding,
@@ -34,12 +36,14 @@ from rigdyno.analyse.verdict import (
     validity_of,
 )
 from rigdyno.errors import DamagedRun
-from rigdyno.schema.estimate import Estimate, Validity
+from rigdyno.schema.energy import EnergyFigures
+from rigdyno.schema.estimate import Estimate, Missing, Validity
 from rigdyno.schema.measured import KindFigures, Measurement, Phases, Soak
 from rigdyno.schema.metric import STEP_TIME, THROUGHPUT
 from rigdyno.schema.participant import Participant, sampler_of
 from rigdyno.schema.record import COUNTED, UNNAMED, Completed, Facts, Outcome, Quality, RunRecord
 from rigdyno.schema.samples import Header
+from rigdyno.schema.spec import IDLE
 from rigdyno.units import rate_unit, show_percent
 
 Samples = tuple[Header, Rows]
@@ -65,7 +69,7 @@ class CellData:
         """Of the node that it ran on, by the same clock: times of another one mean nothing here."""
         for header, rows in self.telemetry:
             if (header.participant.node, header.participant.clock) == (who.node, who.clock):
-                return rows
+                return by_meaning(header.channels, rows)
         return None
 
 
@@ -90,6 +94,7 @@ class Process:
     by_kind: dict[str, list[Finding]] = field(default_factory=dict)
     soak: Soak | None = None
     phases: Phases | None = None
+    energy: ProcessEnergy | None = None
 
 
 def facts_of(record: RunRecord, steps: Iterable[Rows]) -> Facts:
@@ -114,6 +119,20 @@ def measurements(cells: Sequence[CellData]) -> list[Measurement]:
     return [_measurement(group) for group in groups.values()]
 
 
+def without_idle(found: Sequence[Measurement]) -> list[Measurement]:
+    """Net of what the idle rig drew, which is no figure of its own beside others."""
+    idle = next((each for each in found if each.spec.workload == IDLE), None)
+    others = [each for each in found if each.spec.workload != IDLE]
+    if idle is None or not others:
+        return list(found)
+    return [
+        each
+        if not isinstance(each.energy, EnergyFigures)
+        else msgspec.structs.replace(each, energy=net_of(each.energy, idle.energy))
+        for each in others
+    ]
+
+
 def steady_of(rows: Rows) -> Steady:
     """The steady window of one stream, never with the meter's own warm-up: blocks may have had another size there."""
     found = steady_window(pace_seconds(rows))
@@ -124,16 +143,26 @@ def _measurement(group: Sequence[CellData]) -> Measurement:
     records = tuple(cell.record for cell in group)
     processes = [process_figures(cell) for cell in group if isinstance(cell.record.outcome, Completed)]
     kinds = _judged(_over_processes([process.kinds for process in processes if process.kinds]), processes)
+    facts = _facts(group)
+    energy = energy_figures([each.energy for each in processes if each.energy is not None], facts.unit)
     return Measurement(
         spec=records[0].spec,
         records=records,
         outcome=_outcome(records),
-        facts=_facts(group),
-        kinds=kinds,
+        facts=facts,
+        kinds=_with_energy(kinds, energy),
         validity=_validity(processes, kinds),
         soak=next((process.soak for process in processes if process.soak is not None), None),
         phases=phases_over_processes([process.phases for process in processes if process.phases is not None]),
+        energy=energy,
     )
+
+
+def _with_energy(kinds: dict[str, KindFigures], energy: EnergyFigures | Missing | None) -> dict[str, KindFigures]:
+    """Of one kind of step alone: those that take turns share what is drawn."""
+    if len(kinds) != 1 or not isinstance(energy, EnergyFigures) or isinstance(energy.per_item, Missing):
+        return kinds
+    return {kind: msgspec.structs.replace(figures, energy=energy.per_item) for kind, figures in kinds.items()}
 
 
 def _validity(processes: Sequence[Process], kinds: Mapping[str, KindFigures]) -> Validity | None:
@@ -188,6 +217,7 @@ def process_figures(cell: CellData) -> Process:
         judged = [_kind(cell, kind, settled, len(kinds)) for kind, settled in kinds.items()]
         soaked = _soak(cell, ranks)
         phases = _phases(cell, list(kinds.values()))
+        energy = _energy(cell, list(kinds.values()), [figure for figure, _ in judged])
     except TimeRanBackwards as error:
         return Process({}, [Finding("INVALID", "clock_jumped", str(error))])
     except DamagedRun as error:
@@ -195,10 +225,11 @@ def process_figures(cell: CellData) -> Process:
     if not judged:
         return Process({}, [Finding("INVALID", "too_few_steps", "no step was recorded")])
     figures = {kind: figure for kind, (figure, _) in zip(kinds, judged, strict=True)}
-    of_all = _fallen(soaked) + unexplained(phases)
+    of_all = _fallen(soaked) + unexplained(phases) + disagreements(energy)
     by_kind = dict(zip(kinds, throttled_alike([found for _, found in judged]), strict=True))
     everything = merged(finding for found in (*by_kind.values(), of_all) for finding in found)
-    return Process(figures, everything, {kind: found + of_all for kind, found in by_kind.items()}, soaked, phases)
+    judgements = {kind: found + of_all for kind, found in by_kind.items()}
+    return Process(figures, everything, judgements, soaked, phases, energy)
 
 
 def throttled_alike(kinds: Sequence[Sequence[Finding]]) -> list[list[Finding]]:
@@ -268,6 +299,26 @@ def _phases(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> Phases | None
     if len(kinds) != 1 or not timed or timed.keys() != steady.keys():
         return None
     return phases_of(_numbered(steady), _numbered(timed), rate_unit(cell.facts.unit))
+
+
+def _energy(cell: CellData, kinds: Sequence[Sequence[Settled]], figures: Sequence[KindFigures]) -> ProcessEnergy | None:
+    """Over the time that is steady for all ranks of a node; an idle rig is idle all the time."""
+    spans: dict[int, list[Span]] = {}
+    for rank in (rank for kind in kinds for rank in kind if len(rank.kept)):
+        rows = rank.rows if cell.record.spec.workload == IDLE else rank.kept
+        spans.setdefault(rank.who.node, []).append(span_of(rows))
+    windows = {
+        node: Span(max(each.start_ns for each in found), min(each.end_ns for each in found))
+        for node, found in spans.items()
+    }
+    (only,) = figures if len(figures) == 1 else (None,)
+    steps = None if only is None or only.steps is None else only.steps.value
+    known = [
+        samples
+        for samples in cell.telemetry
+        if any(rank.who.clock == samples[0].participant.clock for kind in kinds for rank in kind)
+    ]
+    return process_energy(known, windows, None if only is None else only.throughput.value, steps)
 
 
 def _numbered(by_rank: Mapping[int | None, T]) -> dict[int, T]:

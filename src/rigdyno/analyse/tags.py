@@ -16,6 +16,7 @@ from rigdyno.analyse.telemetry import (
     WORKER_CPU,
     core_channels,
 )
+from rigdyno.schema.channel import STATES
 from rigdyno.schema.samples import CLOCK_JUMPED, WARM_UP
 
 Mask = NDArray[np.bool_]
@@ -46,6 +47,12 @@ def tag_counts(rows: Rows, telemetry: Rows | None) -> dict[str, int]:
     """How many steps bear each tag; those that none bears are left out."""
     counts = {tag: int(rows["steps"][mask].sum()) for tag, mask in tags(rows, telemetry).items()}
     return {tag: count for tag, count in counts.items() if count}
+
+
+def probe_states(telemetry: Rows, channel: str) -> dict[str, int]:
+    """How many readings a probe was in trouble in, by what kind; what a file says beyond that is skipped."""
+    codes = _channel(telemetry, channel)
+    return {state: count for code, state in enumerate(STATES) if code and (count := int(np.sum(codes == code)))}
 
 
 def _covered(rows: Rows, telemetry: Rows, loud: Mask) -> Mask:

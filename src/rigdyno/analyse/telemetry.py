@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rigdyno.analyse.streams import Rows
+from rigdyno.schema.channel import Channel
 from rigdyno.units import NS_PER_S
 
 CORE_USAGE = re.compile(r"cpu\d+")
@@ -23,6 +25,27 @@ STOPPED = "worker_stopped_share"
 THROTTLED = "throttled_share"
 CLOCK = "frequency_mhz"
 TEMPERATURE = "temperature_c"
+
+
+HOST = "host"  # the probe whose channels the rules know by the names above
+
+
+def by_meaning(channels: Sequence[Channel], telemetry: Rows) -> Rows:
+    """The rows with columns that only the host's channels go by their own names in: what another probe calls
+    'temperature_c' is not the processor's."""
+    names = ["at_ns", *(_meaning(channel) for channel in channels)]
+    if not channels or len({*names}) < len(names):
+        return telemetry
+    forms = [str(each[1]) for each in telemetry.dtype.descr]
+    found = np.dtype(list(zip(names, forms, strict=True)))
+    renamed: Rows = telemetry.view(found)
+    return renamed
+
+
+def _meaning(channel: Channel) -> str:
+    if channel.sensor == HOST:
+        return channel.name.removeprefix(f"{HOST}_") if channel.quantity != "state" else channel.name
+    return f"{channel.sensor}: {channel.name}"
 
 
 class Readings(NamedTuple):

@@ -11,9 +11,10 @@ import click
 
 from rigdyno import catalogue
 from rigdyno.contracts import Probe
-from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, CatalogueError, UsageError
+from rigdyno.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, UsageError
 from rigdyno.plan.run_options import RunOption
 from rigdyno.plan.values import SWITCH, WHOLE
+from rigdyno.probes._meters import installed
 from rigdyno.report.page import page_of
 from rigdyno.schema.record import Completed, Failed
 from rigdyno.schema.view import View
@@ -99,13 +100,9 @@ def newest_or(runs: tuple[str, ...], out: str | None) -> list[Path]:
     return [folders[-1].path]
 
 
-def probes_here() -> Iterator[tuple[str, Probe]]:
+def probes_here() -> dict[str, Probe]:
     """A broken one that some package installed must not keep the doctor from the rest."""
-    for name in catalogue.names("probe"):
-        try:
-            yield name, catalogue.load("probe", name)()
-        except CatalogueError as error:
-            click.echo(f"warning: {error}", err=True)
+    return installed(lambda words: click.echo(f"warning: {words}", err=True))
 
 
 @contextmanager

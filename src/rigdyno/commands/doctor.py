@@ -21,7 +21,7 @@ def doctor(as_json: bool, quick: bool) -> None:
     Each trap is tried in a process of its own, so that a crash is a finding.
     """
     with rig_progress() as progress:
-        diagnosis = diagnose(dict(probes_here()), SystemClock(), quick, progress)
+        diagnosis = diagnose(probes_here(), SystemClock(), quick, progress)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2))
     else:

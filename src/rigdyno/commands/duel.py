@@ -22,6 +22,7 @@ Examples:
   rigdyno duel tensor_add --a variant=as_intended --b variant=corrected
   rigdyno duel mnist_cnn --a threads=1 --b threads=2 --budget 5m
   rigdyno duel train.py:old train.py:new
+  rigdyno duel resnet50 --a threads=1 --b threads=2 --by joules --budget 10m
   rigdyno duel matmul_peak --b python=other/bin/python
 """
 
@@ -37,6 +38,13 @@ OF_ONE_ARM = f"Of A alone: an option, {', '.join(_OTHERS)} or {_LAST}."
 @flags_of(OF_DUEL, in_duel=True)
 @click.option("--budget", metavar="TIME", default="2m", show_default=True, help="It ends earlier once it is decided.")
 @click.option("--margin", default="1%", show_default=True, help="Differences up to this count as none.")
+@click.option(
+    "--by",
+    type=click.Choice(["time", "joules"]),
+    default="time",
+    show_default=True,
+    help="What decides; joules need a meter, and turns of at least 20 of its readings.",
+)
 @out_option
 @click.option("--dry-run", is_flag=True, help="Show the plan, and measure nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
@@ -78,5 +86,6 @@ def duel_request(target: str, other: str, flags: dict[str, Any]) -> DuelRequest:
         b=arms[1],
         budget_seconds=seconds_from(flags["budget"]),
         margin=share_from(flags["margin"]),
+        by=flags.get("by", "time"),
         label=flags.get("label"),
     )

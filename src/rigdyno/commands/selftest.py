@@ -37,7 +37,7 @@ def command(budget: str, path: str) -> int:
     with disk_errors(Path(path)):
         Path(path).open("a").close()  # not only when all is over
     with rig_progress() as say, tempfile.TemporaryDirectory(prefix="rigdyno-selftest") as folder:
-        diagnosis = diagnose(dict(probes_here()), clock, quick=True, progress=say)
+        diagnosis = diagnose(probes_here(), clock, quick=True, progress=say)
         bench, found = Bench(diagnosis, Path(folder), clock, seconds), []
         try:
             for trial in trials(diagnosis):

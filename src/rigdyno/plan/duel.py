@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
 from rigdyno import catalogue
+from rigdyno.clock import SystemClock
 from rigdyno.errors import BadValue, UsageError
 from rigdyno.plan.build import known_options, unknown_option, workload_of
 from rigdyno.plan.expand import expand, plan_name
@@ -21,6 +23,9 @@ from rigdyno.plan.pairs import (
 )
 from rigdyno.plan.preflight import Resources
 from rigdyno.plan.run_options import OF_ARM
+from rigdyno.probes._meters import update_seconds
+from rigdyno.schema.energy import UPDATES_OF_A_TURN
+from rigdyno.schema.samples import SAMPLER_SECONDS
 from rigdyno.schema.spec import DuelPlan, Plan, RunSpec, Value
 from rigdyno.schema.system import System
 from rigdyno.units import show_seconds
@@ -30,6 +35,8 @@ LEAST_PAIRS = 6  # before it may end: the spread of fewer is anybody's guess
 FEWEST_PAIRS = 4  # for which a budget must have room
 WANTED_PAIRS = 10  # if the budget allows: identical code in 8 to 12 processes shows how far layouts alone differ
 MOST_PAIRS = 200
+# By joules: how much longer turns are than their readings need, and turns of a pair: warm-up, there, back, two each.
+LONGER_THAN_NEEDED, TURNS_OF_A_PAIR = 1.1, 6
 
 
 class DuelRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +44,7 @@ class DuelRequest(msgspec.Struct, frozen=True, kw_only=True):
     b: Request
     budget_seconds: float = DEFAULT_SECONDS
     margin: float = 0.01
+    by: Literal["time", "joules"] = "time"
     label: str | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +85,8 @@ def expand_duel(request: DuelRequest, system: System, device: str, resources: Re
     refusal = resources.refusal(memory)
     if refusal:
         raise BadValue(f"both arms are in memory at the same time, which {refusal}; try smaller sizes")
-    start, measured, most = _room(a, b, request.budget_seconds)
+    turn_seconds = 0.0 if request.by == "time" else _metered_turn_seconds()
+    start, measured, most = _room(a, b, request.budget_seconds, turn_seconds)
     cells = pair_cells(a, b, most, start, measured, memory)
     duel = DuelPlan(
         what=a.workload if a.workload == b.workload else "",
@@ -85,6 +94,8 @@ def expand_duel(request: DuelRequest, system: System, device: str, resources: Re
         margin=request.margin,
         least_pairs=min(LEAST_PAIRS, most),
         budget_seconds=request.budget_seconds,
+        by=request.by,
+        turn_seconds=turn_seconds,
         self_duel=False,
     )
     return Plan(name=f"duel-{plan_name(request.a.target)}", label=request.label, cells=cells, duel=duel)
@@ -122,16 +133,27 @@ def _memory(a: RunSpec, b: RunSpec, system: System) -> int | None:
     return sum(known) if known else None
 
 
-def _room(a: RunSpec, b: RunSpec, budget_seconds: float) -> tuple[float, float, int]:
+def _metered_turn_seconds() -> float:
+    """So long that the meter here has as many new values as a turn needs."""
+    seconds = update_seconds(SystemClock())
+    if seconds is None:
+        raise UsageError(
+            "a duel by joules needs a meter, and none can be read; `rigdyno doctor` says what would add one"
+        )
+    return LONGER_THAN_NEEDED * UPDATES_OF_A_TURN * max(seconds, SAMPLER_SECONDS)
+
+
+def _room(a: RunSpec, b: RunSpec, budget_seconds: float, turn_seconds: float = 0.0) -> tuple[float, float, int]:
     """Seconds to start a pair, seconds to measure it, and how many pairs there is room for."""
     start = START_TOGETHER * max(workload_of(spec).start_seconds() for spec in (a, b))
     measured = budget_seconds / WANTED_PAIRS - start
-    measured = min(max(measured, LEAST_MEASURED_SECONDS), MOST_MEASURED_SECONDS)
+    least = max(LEAST_MEASURED_SECONDS, TURNS_OF_A_PAIR * turn_seconds)
+    measured = min(max(measured, least), max(MOST_MEASURED_SECONDS, least))
     most = min(int(budget_seconds / (start + measured)), MOST_PAIRS)
     if most < FEWEST_PAIRS:
-        least = FEWEST_PAIRS * (start + LEAST_MEASURED_SECONDS)
+        whole = show_seconds(FEWEST_PAIRS * (start + least))
         raise BadValue(
             f"a budget of {show_seconds(budget_seconds)} is too short: {FEWEST_PAIRS} pairs of processes take at "
-            f"least {show_seconds(least)}"
+            f"least {whole}"
         )
     return start, measured, most

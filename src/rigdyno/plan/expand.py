@@ -18,6 +18,7 @@ from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
 from rigdyno.plan.budget import fitted, is_too_short, with_needs
 from rigdyno.plan.build import is_function, known_options, scope_of, update_of, usual_arrangement, workload_of
 from rigdyno.plan.cells import cells_of
+from rigdyno.plan.idle import idle_seconds, taken_by_idle, with_idle
 from rigdyno.plan.load import Request, placed
 from rigdyno.plan.noise import NoisePlan, noise_plan
 from rigdyno.plan.options import require_searched, varied
@@ -26,6 +27,7 @@ from rigdyno.plan.ranks import most_ranks, threads_each
 from rigdyno.plan.user_file import require_function
 from rigdyno.schema.spec import Budget, Cell, Plan, Reach, RunSpec
 from rigdyno.schema.system import System
+from rigdyno.units import show_seconds
 
 DEFAULT_SECONDS = 10.0
 BUDGET_STEP_SECONDS, MOST_BUDGET_SECONDS = 10.0, 1e6  # of a budget that is recommended
@@ -60,9 +62,11 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
     refused = {cell.spec.key() for cell in _cells(wanted, system, resources) if cell.refusal is not None}
     room = Room(wanted, refused, request, system, resources)
-    cells, noise = room.laid_out(request.budget_seconds, noisy=suite is not None)
+    idle = idle_seconds(request.idle_seconds, resources.has_meter, request.target)
+    cells, noise = room.laid_out(_left_by_idle(request.budget_seconds, idle), noisy=suite is not None)
     if suite is None:
         _complain_if_nothing_fits(cells)
+    cells = with_idle(cells, idle)
     planned = sum(cell.seconds for cell in cells if _runs(cell)) + noise.seconds
     spare = 0.0
     if any(cell.spare for cell in cells):
@@ -81,6 +85,15 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
         spare_seconds=max(0.0, spare),
         foreseen=room.foreseen(cells, noisy=suite is not None),
     )
+
+
+def _left_by_idle(budget_seconds: float | None, idle: float | None) -> float | None:
+    if budget_seconds is None or idle is None:
+        return budget_seconds
+    left = budget_seconds - taken_by_idle(idle)
+    if left <= 0:
+        raise BadValue(f"a budget of {show_seconds(budget_seconds)} has no room for the idle rig; try a shorter --idle")
+    return left
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None  # that an option set to 'largest' may fill
     budget_seconds: float | None = None
     soak_seconds: float | None = None
+    idle_seconds: float | None = None
     steps: int | None = None  # at most, for each process, after warm-up
     full: bool = False
     repeat: int | None = None

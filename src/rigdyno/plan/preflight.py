@@ -11,7 +11,9 @@ from typing import Any
 
 import psutil
 
+from rigdyno.clock import SystemClock
 from rigdyno.errors import RigdynoError
+from rigdyno.probes._meters import reads_power
 from rigdyno.schema.system import System
 from rigdyno.units import show_bytes
 
@@ -23,9 +25,10 @@ BYTES_PER_CELL = 30_000
 @dataclass(frozen=True)
 class Resources:
     available_bytes: int
+    has_meter: bool = False  # of power or energy
 
     def shared_by(self, ranks: int) -> Resources:
-        return Resources(self.available_bytes // ranks)
+        return replace(self, available_bytes=self.available_bytes // ranks)
 
     def refusal(self, need_bytes: int | None) -> str | None:
         if need_bytes is None or need_bytes <= self.available_bytes:
@@ -36,7 +39,7 @@ class Resources:
 def look(system: System) -> Resources:
     free = psutil.virtual_memory().available - int(MEMORY_RESERVE * system.memory_bytes)
     limit = system.limits.memory_bytes
-    return Resources(available_bytes=min(free, limit) if limit is not None else free)
+    return Resources(min(free, limit) if limit is not None else free, has_meter=reads_power(SystemClock()))
 
 
 def free_disk_bytes(folder: Path) -> int:

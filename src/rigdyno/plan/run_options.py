@@ -118,6 +118,13 @@ RUN_OPTIONS = (
         metavar="TIME",
         field="soak_seconds",
     ),
+    RunOption(
+        name="idle",
+        kind=DURATION,
+        help="How long to measure the idle rig, before and after, for energy net of it (5s with a meter).",
+        metavar="TIME",
+        field="idle_seconds",
+    ),
     RunOption(name="full", kind=SWITCH, help="A suite at full length."),
     RunOption(name="repeat", kind=WHOLE, help="Processes for each configuration.", least=1, most=MOST_REPEATS),
     RunOption(

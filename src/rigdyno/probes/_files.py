@@ -54,3 +54,11 @@ def number(text: bytes | None) -> float:
         return float(text) if text is not None else math.nan
     except ValueError:
         return math.nan
+
+
+def text_in(path: Path) -> str:
+    """Empty where it can't be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from rigdyno.probes._files import OpenFile, number
+from rigdyno.probes._files import OpenFile, number, text_in
 
 IDLE, IO_WAIT, STEAL, FIELDS = 3, 4, 7, 8  # of a core's line in /proc/stat; what follows is counted in 'user' already
 CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
@@ -114,7 +114,7 @@ class Temperature:
             OpenFile(zone / "temp") for zone in zones.glob("thermal_zone*") if not _is_no_temperature(zone / "type")
         ]
         for sensor in (root / "sys/class/hwmon").glob("hwmon*"):
-            if _text(sensor / "name") in CPU_SENSORS:
+            if text_in(sensor / "name") in CPU_SENSORS:
                 self._files += _opened(sensor, "temp*_input")
 
     def read_c(self) -> float:
@@ -132,14 +132,7 @@ def _opened(folder: Path, pattern: str) -> list[OpenFile]:
 
 
 def _is_no_temperature(path: Path) -> bool:
-    return _text(path).lower().startswith(NOT_TEMPERATURES)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return text_in(path).lower().startswith(NOT_TEMPERATURES)
 
 
 def _mean(values: Sequence[float]) -> float:

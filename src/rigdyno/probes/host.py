@@ -20,15 +20,15 @@ SLOW_NS = NS_PER_S * 3 // 2  # pressure, clocks, temperatures, lists of threads:
 RESOURCES = ("cpu", "memory", "io")
 CHANNELS = (
     Channel("steal_share", "share"),
-    Channel("frequency_mhz", "MHz"),
+    Channel("frequency_mhz", "MHz", "clock", device="cpu"),
     Channel("memory_available_bytes", "B"),
     Channel("run_queue_wait_share", "share"),
     Channel("worker_cpu_share", "share"),
     *(Channel(f"psi_{resource}_some", "share") for resource in RESOURCES),
     Channel("involuntary_switches", "1/s"),
     Channel("major_faults", "1/s"),
-    Channel("worker_memory_bytes", "B"),
-    Channel("temperature_c", "C"),
+    Channel("worker_memory_bytes", "B", "memory", device="worker"),
+    Channel("temperature_c", "C", "temperature", device="cpu"),
     Channel("worker_stopped_share", "share"),  # 0 or 1 at each reading
     Channel("throttled_share", "share"),  # of a core: by the quota of the worker's own control group
 )
@@ -70,7 +70,8 @@ class Host:
         self._worker, self._quota = Worker(self._proc, worker_pids), Quota(self._root, worker_pids)
         self._close_later()
         self._last_ns = self._slow_from_ns = self._slow_due_ns = self._clock.now_ns()
-        return [*(Channel(name, "share") for name in self._cores.names), *CHANNELS]
+        cores = (Channel(name, "share", "utilisation", device=name, sensor="host") for name in self._cores.names)
+        return [*cores, *CHANNELS]
 
     def read(self) -> Sequence[float]:
         now_ns = self._clock.now_ns()

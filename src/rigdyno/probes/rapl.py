@@ -1,4 +1,4 @@
-"""The energy that the processor packages count themselves (RAPL), through Linux's powercap."""
+"""The energy that processors count themselves (RAPL), through Linux's powercap."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import ClassVar
 
 from rigdyno.contracts import Channel, Unavailable
-from rigdyno.probes._files import OpenFile, number
+from rigdyno.probes._files import OpenFile, number, text_in
 
 POWERCAP = Path("sys/class/powercap")
 MICROJOULES = 1e6
+INTERVAL_SECONDS = 0.001  # the processor renews its counters about every millisecond
+MOST_WATTS = 5000.0  # no package or memory of today comes near
 
 
-class _Package:
+class _Zone:
     """Joules since it was opened. The kernel's counter starts again from zero beyond its range, every few minutes
     to hours: a sampler that reads more often than that misses no turn."""
 
     def __init__(self, folder: Path) -> None:
         self._file = OpenFile(folder / "energy_uj")
-        self._range_uj = _number_in(folder / "max_energy_range_uj")
+        self._range_uj = number(text_in(folder / "max_energy_range_uj").encode())
         self._last_uj = number(self._file.read())
         self._sum_uj = 0.0
 
@@ -39,42 +41,46 @@ class _Package:
 
 
 class Rapl:
-    """Energy of each processor package (Intel and AMD, bare metal)."""
+    """Energy of processor packages, their cores, their memory and the platform (Intel and AMD, bare metal)."""
 
     hints: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
-        self._packages: list[_Package] = []
+        self._zones: list[_Zone] = []
 
     def availability(self) -> Unavailable | None:
         folders = self._folders()
         if not folders:
             return self._why_none()
-        if all(os.access(folder / "energy_uj", os.R_OK) for folder in folders):
+        if any(_is_readable(folder) for folder in folders):
             return None
         command = f"sudo chmod a+r /{POWERCAP}/intel-rapl:*/energy_uj"
         return Unavailable("the energy counters can be read by root only", command)
 
     def open(self, worker_pids: Callable[[], Sequence[int]]) -> Sequence[Channel]:
-        folders = self._folders()
-        self._packages = [_Package(folder) for folder in folders]
-        return [Channel(f"{_channel_prefix(folder)}_energy_joules", "J") for folder in folders]
+        found: dict[str, tuple[Channel, Path]] = {}
+        for folder in self._folders():
+            if _is_readable(folder):
+                channel = _channel(folder)
+                found.setdefault(channel.name, (channel, folder))
+        self._zones = [_Zone(folder) for _, folder in found.values()]
+        return [channel for channel, _ in found.values()]
 
     def read(self) -> Sequence[float]:
-        return [package.joules() for package in self._packages]
+        return [zone.joules() for zone in self._zones]
 
     def close(self) -> None:
-        for package in self._packages:
-            package.close()
+        for zone in self._zones:
+            zone.close()
 
     def _folders(self) -> list[Path]:
-        """Packages only: their parts (intel-rapl:0:0) and the whole board ('psys') would be counted twice."""
+        """Without intel-rapl-mmio, which counts the same packages again."""
         zones = sorted((self._root / POWERCAP).glob("intel-rapl:[0-9]*"))
-        return [zone for zone in zones if _text_in(zone / "name").startswith("package")]
+        return [zone for zone in zones if text_in(zone / "name")]
 
     def _why_none(self) -> Unavailable:
-        flags = _text_in(self._root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0].split()
+        flags = text_in(self._root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0].split()
         if "hypervisor" in flags:
             return Unavailable("no powercap here: a virtual machine has no energy counter", "measure on its host")
         if not (self._root / "proc").exists():
@@ -82,16 +88,28 @@ class Rapl:
         return Unavailable("no powercap here: no driver for this processor's counters", "sudo modprobe intel_rapl_msr")
 
 
-def _channel_prefix(folder: Path) -> str:
-    return _text_in(folder / "name").replace("-", "")  # package-0 -> package0
+def _is_readable(folder: Path) -> bool:
+    path = folder / "energy_uj"
+    return os.access(path, os.R_OK) and not math.isnan(number(text_in(path).encode()))
 
 
-def _number_in(path: Path) -> float:
-    return number(_text_in(path).encode()) if path.exists() else math.nan
-
-
-def _text_in(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+def _channel(folder: Path) -> Channel:
+    """A package holds its cores; its memory is counted apart. What 'psys' holds differs from board to board."""
+    own = text_in(folder / "name")
+    parent = own if folder.name.count(":") < 2 else text_in(folder.parent / folder.name.rpartition(":")[0] / "name")
+    is_package = own.startswith("package") and folder.name.count(":") < 2
+    device = "board" if own == "psys" else parent.replace("-", "")  # package-0 -> package0
+    rail = "" if is_package else own
+    return Channel(
+        name="_".join(part for part in (device if rail != "psys" else "", rail, "energy_joules") if part),
+        unit="J",
+        quantity="energy",
+        kind="counter",
+        device=device,
+        rail=rail,
+        scope="board" if own == "psys" else "package",
+        extent="whole" if is_package or own == "dram" else "part",
+        interval_seconds=INTERVAL_SECONDS,
+        sensor="rapl",
+        most=MOST_WATTS,
+    )

@@ -7,7 +7,7 @@ from rigdyno.analyse.duel import meaningless_below
 from rigdyno.report.comparison import change
 from rigdyno.schema.comparison import Duel
 from rigdyno.schema.estimate import Estimate, Number
-from rigdyno.schema.metric import COUNT, RATE_CHANGE, RATE_RATIO
+from rigdyno.schema.metric import COUNT, ENERGY_CHANGE, ENERGY_PER_ITEM, ENERGY_RATIO, RATE_CHANGE, RATE_RATIO, Metric
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.view import Column, Entry, Row, Sentence, Table, Text, View
 from rigdyno.units import show_percent, show_seconds
@@ -64,14 +64,22 @@ def _table(duel: Duel) -> Table:
         title="Turn by turn, in random order",
         columns=(
             Column(key="pair", title="processes", numeric=False),
-            Column(key="ratio", title="change from A to B", metric=RATE_CHANGE)
-            if near
-            else Column(key="ratio", title="B's rate over A's", metric=RATE_RATIO),
+            _ratio_column(duel.comparison.metric, near=near),
             Column(key="turns", title="rounds", metric=COUNT),
         ),
         rows=tuple(_row(name, change(ratio) if near else ratio, turns) for name, ratio, turns in figures),
         notes=(note,),
     )
+
+
+def _ratio_column(metric: Metric, *, near: bool) -> Column:
+    if metric.name == ENERGY_PER_ITEM.name:
+        change_of, ratio_of, title = ENERGY_CHANGE, ENERGY_RATIO, "B's joules an item over A's"
+    else:
+        change_of, ratio_of, title = RATE_CHANGE, RATE_RATIO, "B's rate over A's"
+    if near:
+        return Column(key="ratio", title="change from A to B", metric=change_of)
+    return Column(key="ratio", title=title, metric=ratio_of)
 
 
 def _row(name: str, ratio: Entry, turns: int) -> Row:
@@ -86,6 +94,8 @@ def _closing(duel: Duel) -> list[str]:
     meaning = {
         "faster": f"B is faster: the whole interval lies beyond the margin of {margin}.",
         "slower": f"A is faster: the whole interval lies beyond the margin of {margin}.",
+        "less": f"B takes less energy: the whole interval lies beyond the margin of {margin}.",
+        "more": f"A takes less energy: the whole interval lies beyond the margin of {margin}.",
         "same": f"The same: the whole interval lies within the margin of {margin}.",
         "undecided": f"Undecided at a margin of {margin}: {_more(duel)}.",
     }[compared.answer]

@@ -76,10 +76,10 @@ def scaled_text(value: float, unit: str) -> str:
 
 
 def prefixed(value: float, unit: str) -> tuple[float, str, float]:
-    """Seconds go down (ms, us), everything else up; iterations and images are counted without a prefix."""
-    if unit.startswith("s/") or unit == "s":
+    """Seconds and joules go down (ms, us), everything else up; iterations and images are counted without a prefix."""
+    if value and unit.partition("/")[0] in ("s", "J"):
         for prefix, factor in (("", 1.0), ("m", 1e3), ("u", 1e6), ("n", 1e9)):
-            if value * factor >= 1 or prefix == "n":
+            if abs(value) * factor >= 1 or prefix == "n":
                 return value * factor, prefix, factor
     if unit in ("B", "B/s", "FLOP/s", "voxel/s"):
         number, prefix = scaled(value)

@@ -11,6 +11,7 @@ from rigdyno.schema.metric import COUNT, DEVICE_MEMORY, PEAK_MEMORY, STEP_RATE, 
 from rigdyno.schema.record import Completed, Total, fullest
 from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, Text
+from rigdyno.suites._energy import energy_columns, energy_entries
 from rigdyno.suites._soak import TITLE, soak_columns, soak_entries
 from rigdyno.units import rate_unit, show_bytes, show_percent
 
@@ -30,7 +31,12 @@ TOTALS_COLUMNS = (WHAT, Column(key="total", title="total"))
 def presentation(measurements: Sequence[Measurement]) -> Presentation:
     identifying = _identifying(measurements)
     rows = [row for measurement in measurements for row in _rows(measurement, identifying)]
-    columns = (*identifying, _rate_column(_one_unit(measurements)), *_figure_columns(rows))
+    columns = (
+        *identifying,
+        _rate_column(_one_unit(measurements)),
+        *energy_columns(measurements),
+        *_figure_columns(rows),
+    )
     soaked = [measurement for measurement in measurements if measurement.soak is not None]
     notes = dict.fromkeys(note for measurement in measurements for note in measurement.facts.notes)
     workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
@@ -142,6 +148,7 @@ def _kind(name: str, identifying: Sequence[Column]) -> dict[str, Entry]:
 def _figures(measurement: Measurement, figures: KindFigures) -> dict[str, Entry]:
     return {
         "rate": figures.throughput,
+        **energy_entries(measurement),
         "steps": figures.steps if figures.steps is not None else Missing(reason="the steps were not counted"),
         "step": figures.step_seconds,
         "memory": _memory(measurement),

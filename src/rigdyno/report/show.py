@@ -6,9 +6,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rigdyno.analyse.measure import CellData
+from rigdyno.analyse.measure import CellData, process_figures
 from rigdyno.analyse.streams import check_rows, check_telemetry
-from rigdyno.analyse.tags import tag_counts
+from rigdyno.analyse.tags import probe_states, tag_counts
 from rigdyno.errors import RigdynoError
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.report.formats import terminal
@@ -20,7 +20,7 @@ from rigdyno.schema.record import RunHead, RunRecord
 from rigdyno.schema.system import Environment, System
 from rigdyno.schema.view import View
 from rigdyno.store.folder import StoredCell
-from rigdyno.units import seconds_of_ns, show_bytes
+from rigdyno.units import seconds_of_ns, show_bytes, show_percent
 
 
 def run_text(head: RunHead, cells: Sequence[StoredCell], view: View, page: Page) -> str:
@@ -93,6 +93,8 @@ def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
         ("exit codes", ", ".join(f"{name} {code}" for name, code in record.exit_codes.items())),
         ("clocks", _clocks(record)),
         ("tagged", _tagged(cell)),
+        *(("energy", line) for line in _energy(cell)),
+        ("probes", _troubles(cell)),
         ("files", str(cell.folder)),
     ]
     for name, value in facts:
@@ -126,6 +128,40 @@ def _clocks(record: RunRecord) -> str:
         f"{pair.clock} {seconds_of_ns(pair.offset_ns):+.6f} s at the {pair.when}, "
         f"within {scaled_text(seconds_of_ns(pair.uncertainty_ns), 's')}"
         for pair in record.clocks
+    )
+
+
+def _energy(cell: StoredCell) -> Iterator[str]:
+    """What each meter says of the steady window of this process, those in no sum included."""
+    try:
+        found = process_figures(CellData(cell.record, cell.steps(), cell.telemetry())).energy
+    except RigdynoError:
+        return
+    several = found is not None and len(found.totals) > 1
+    for meter in found.meters if found is not None else ():
+        where = f"node {meter.node}: " if several else ""
+        peak = "" if meter.peak_watts is None else f", peak {scaled_text(meter.peak_watts, 'W')}"
+        other = "" if meter.check_watts is None else f", {scaled_text(meter.check_watts, 'W')} by readings of its power"
+        how = "counted" if meter.method == "counter" else "integrated"
+        yield (
+            f"{where}{meter.title} ({meter.sensor}): {scaled_text(meter.joules, 'J')} {how} over "
+            f"{scaled_text(meter.seconds, 's')}, {show_percent(meter.coverage)} of the steady window; "
+            f"mean {scaled_text(meter.watts, 'W')}{peak}{other}"
+        )
+
+
+def _troubles(cell: StoredCell) -> str:
+    """Probes that were blocked, failed, said nonsense or disappeared, and in how many readings."""
+    try:
+        telemetry = cell.telemetry()
+    except RigdynoError:
+        return ""
+    return "; ".join(
+        f"{channel.sensor} {state} in {count:,} of {len(rows):,} readings"
+        for header, rows in telemetry
+        for channel in header.channels
+        if channel.quantity == "state"
+        for state, count in probe_states(rows, channel.name).items()
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from rigdyno import catalogue
+from rigdyno.analyse.matching import name_of
 from rigdyno.analyse.verdict import SEVERITIES, worst
 from rigdyno.contracts import Suite
 from rigdyno.errors import UnknownName
@@ -18,6 +19,7 @@ from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.system import System
 from rigdyno.schema.view import Column, Presentation, Sentence, Table, View
+from rigdyno.suites._energy import energy_table, no_meter
 
 
 def view_of(
@@ -32,16 +34,22 @@ def view_of(
     return View(
         title=presented.title,
         rigs=(label + rig_line(head.machines(record for each in measurements for record in each.records)),),
-        tables=presented.tables,
+        tables=(*presented.tables, *_energy(measurements)),
         plots=presented.plots,
         validity=overall(measurements),
         noise=noise,
         standing=presented.standing,
-        closing=presented.closing,
+        closing=(*presented.closing, *no_meter(measurements)),
         warnings=tuple(warnings),
         saved_in=(saved_in,),
         next_commands=next_commands(head, saved_in),
     )
+
+
+def _energy(measurements: Sequence[Measurement]) -> tuple[Table, ...]:
+    """Of every suite alike, where a meter could be read."""
+    table = energy_table(measurements, lambda each: name_of(each.spec))
+    return () if table is None else (table,)
 
 
 def rig_line(machines: Sequence[System]) -> str:

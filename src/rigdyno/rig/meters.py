@@ -6,18 +6,26 @@ import math
 import os
 
 from rigdyno.clock import Clock
-from rigdyno.contracts import Probe
+from rigdyno.contracts import Probe, Unavailable
 from rigdyno.schema.diagnosis import MeterState
+from rigdyno.threads import Worker, trouble_of
 
+PATIENCE_SECONDS = 5.0  # with one that hangs
 LOOK_SECONDS = 0.1  # several ticks of the kernel's counters: a share of no time is unreadable everywhere
 
 
 def check_meter(name: str, probe: Probe, clock: Clock) -> MeterState:
+    """A probe that hangs or throws is a finding about itself, and the others are still looked at."""
     summary = (probe.__doc__ or "").strip().partition("\n")[0]
-    unavailable = probe.availability()
-    if unavailable is not None:
-        return MeterState(name=name, summary=summary, reason=unavailable.reason, fix=unavailable.fix)
-    values = _values(probe, clock)
+    worker = Worker(f"probe {name}")
+    worker.ask(lambda: probe.availability() or _values(probe, clock))
+    answer = worker.answer(PATIENCE_SECONDS)
+    trouble = trouble_of(answer, PATIENCE_SECONDS)
+    if answer is None or trouble is not None:
+        return MeterState(name=name, summary=summary, reason=trouble)
+    if isinstance(answer.value, Unavailable):
+        return MeterState(name=name, summary=summary, reason=answer.value.reason, fix=answer.value.fix)
+    values: dict[str, float] = answer.value
     return MeterState(
         name=name,
         summary=summary,

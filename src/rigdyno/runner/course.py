@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from rigdyno.analyse.duel import duel_of, is_enough
+from rigdyno.analyse.duel import NOT_METERED, duel_of, is_enough
 from rigdyno.analyse.measure import CellData, measurements
 from rigdyno.clock import Clock
 from rigdyno.errors import DamagedRun
@@ -99,7 +99,8 @@ class DuelCourse:
         if self._lost_before is None:
             self._lost_before = len(so_far.lost)
         spent = seconds_of_ns(self.clock.now_ns() - self._began_ns)
-        lost = len(so_far.lost) > self._lost_before
+        unmetered = any(reason.code == NOT_METERED for reason in so_far.comparison.reasons)
+        lost = len(so_far.lost) > self._lost_before or unmetered
         if lost or is_enough(so_far, self.plan.duel) or _late(so_far, self.plan.duel, spent):
             return []
         return self._left.pop(0)
@@ -110,7 +111,8 @@ def _measured(stored: Sequence[StoredCell]) -> list[Measurement]:
 
 
 def _fought(stored: Sequence[StoredCell], duel: DuelPlan) -> Duel:
-    return duel_of(_readable([cell for cell in stored if cell.record.pair is not None]), duel)
+    pairs = [cell for cell in stored if cell.record.pair is not None]
+    return duel_of(_readable(pairs, telemetry=duel.by == "joules"), duel)
 
 
 def _readable(stored: Sequence[StoredCell], *, telemetry: bool = False) -> list[CellData]:

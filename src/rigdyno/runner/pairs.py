@@ -17,7 +17,7 @@ from rigdyno.clock import Clock
 from rigdyno.contracts import Launch, Observer, Progress
 from rigdyno.launchers.process import ProcessSession
 from rigdyno.runner.collect import Ending, measured_record
-from rigdyno.runner.referee import Referee
+from rigdyno.runner.referee import LEAST_ROUNDS, TURN_NS, Referee
 from rigdyno.runner.turns import ArmLost, ArmStuck, Seat, socket_pair
 from rigdyno.schema.record import RunHead, RunRecord
 from rigdyno.schema.spec import Cell
@@ -98,7 +98,8 @@ class PairRun:
             b.dismiss()
 
     def _referee(self, a: Seat, b: Seat) -> Referee:
-        spec = self.cells[0].spec
+        spec, duel = self.cells[0].spec, self.head.plan.duel
+        asked_ns = 0 if duel is None else int(duel.turn_seconds * NS_PER_S)
         return Referee(
             players=(a, b),
             clock=self.clock,
@@ -106,6 +107,8 @@ class PairRun:
             seconds=spec.budget.seconds,
             settled=settled_so_far,
             tick=self._tick,
+            least_rounds=1 if asked_ns else LEAST_ROUNDS,
+            turn_ns=max(TURN_NS, asked_ns),
         )
 
     def _see_off(self, launches: Sequence[Launch]) -> None:

@@ -34,6 +34,7 @@ class Referee:
     settled: Callable[[Sequence[float]], bool]
     tick: Callable[[Sequence[float]], None]  # told the logarithms of B's rate over A's so far, between rounds
     least_rounds: int = LEAST_ROUNDS
+    turn_ns: int = TURN_NS  # the least that the quicker arm's turn takes
     log_ratios: list[float] = field(default_factory=list)
     _steps: int = 1  # in a turn
 
@@ -70,7 +71,7 @@ class Referee:
         """The same number of steps for both: what a switch costs must weigh the same on either side."""
         quickest, slowest = sorted(min(arm) for arm in durations)
         pace_ns = max(1.0, quickest, slowest / LONGEST_TURN)
-        self._steps = max(1, math.ceil(TURN_NS / pace_ns))
+        self._steps = max(1, math.ceil(self.turn_ns / pace_ns))
         return self._steps > 1
 
     def _round(self, flags: int, first: int) -> tuple[Turn, Turn]:

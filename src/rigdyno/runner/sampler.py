@@ -15,65 +15,44 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from rigdyno import catalogue
 from rigdyno.clock import Clock, SystemClock
-from rigdyno.contracts import Channel, Probe
-from rigdyno.errors import CatalogueError
+from rigdyno.probes._meters import Meters, installed
 from rigdyno.processes import die_with_parent, write_pid
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import Participant, on_node, ranks_among
-from rigdyno.schema.samples import Header, RowFile, telemetry_fields
+from rigdyno.schema.samples import SAMPLER_SECONDS, RowFile, telemetry_header
 from rigdyno.schema.spec import Cell
 from rigdyno.store.files import read_json
 from rigdyno.units import NS_PER_S, seconds_of_ns
 
 # A reading costs 0.3 to 0.5 ms of a core that was asleep, and the machine is being measured; ten of them are enough to
 # judge five seconds.
-INTERVAL_NS = NS_PER_S // 2
+INTERVAL_NS = int(SAMPLER_SECONDS * NS_PER_S)
 
 
 class Sampler:
-    def __init__(
-        self, path: Path, own: Participant, clock: Clock, probes: Sequence[Probe], pid_files: Sequence[Path] = ()
-    ) -> None:
-        self._clock, self._probes = clock, probes
-        channels = [channel for probe in probes for channel in probe.open(lambda: worker_pids(pid_files))]
-        self._row = struct.Struct(f"<q{len(channels)}d")
-        self._file = RowFile(path, _header(channels, own))
+    def __init__(self, path: Path, own: Participant, clock: Clock, meters: Meters) -> None:
+        self._clock, self._meters = clock, meters
+        self._row = struct.Struct(f"<q{len(meters.channels)}d")
+        self._file = RowFile(path, telemetry_header(meters.channels, own, meters.absent))
 
-    def run(self, stopped: Callable[[], bool]) -> None:
+    def run(self, stopped: Callable[[], bool], interval_ns: int = INTERVAL_NS) -> None:
         """Reads at fixed times, not after fixed pauses: a slow reading doesn't shift those after it."""
         due_ns = self._clock.now_ns()
         while not stopped():
-            self._read()
-            due_ns = max(due_ns + INTERVAL_NS, self._clock.now_ns())
+            self.read()
+            due_ns = max(due_ns + interval_ns, self._clock.now_ns())
             self._clock.sleep(max(0.0, seconds_of_ns(due_ns - self._clock.now_ns())))  # time goes on between the lines
 
-    def close(self) -> None:
-        for probe in self._probes:
-            probe.close()
-        self._file.close()
-
-    def _read(self) -> None:
+    def read(self) -> list[float]:
         at_ns = self._clock.now_ns()
-        values = [value for probe in self._probes for value in probe.read()]
+        values = self._meters.read()
         self._file.append(self._row.pack(at_ns, *values))
+        return values
 
-
-def _header(channels: Sequence[Channel], own: Participant) -> Header:
-    fields = telemetry_fields([channel.name for channel in channels])
-    return Header(fields=fields, participant=own, units=tuple(channel.unit for channel in channels))
-
-
-def available_probes() -> list[Probe]:
-    """Those that can read something here; a broken one of an installed package doesn't cost the others' readings."""
-    found: list[Probe] = []
-    for name in catalogue.names("probe"):
-        try:
-            found.append(catalogue.load("probe", name)())
-        except CatalogueError as error:
-            print(error, file=sys.stderr)  # noqa: T201
-    return [probe for probe in found if probe.availability() is None]
+    def close(self) -> None:
+        self._meters.close()
+        self._file.close()
 
 
 def pid_files(folder: Path, node: int) -> list[Path]:
@@ -89,6 +68,10 @@ def worker_pids(files: Sequence[Path]) -> list[int]:
     return [int(text) for text in texts if text.isdigit()]
 
 
+def _complain(words: str) -> None:
+    print(words, file=sys.stderr)  # noqa: T201
+
+
 def main(arguments: Sequence[str]) -> int:
     folder, parent_pid, name, *beside = Path(arguments[0]), int(arguments[1]), *arguments[2:]
     die_with_parent(parent_pid)
@@ -102,7 +85,9 @@ def main(arguments: Sequence[str]) -> int:
     home = CellFolder(folder).participant(own.id)
     write_pid(home.pid)
     watched = [path for each in (folder, *map(Path, beside)) for path in pid_files(each, own.node)]
-    sampler = Sampler(home.rows("telemetry"), own, SystemClock(), available_probes(), watched)
+    clock = SystemClock()
+    meters = Meters(installed(_complain), lambda: worker_pids(watched), clock)
+    sampler = Sampler(home.rows("telemetry"), own, clock, meters)
     try:
         sampler.run(lambda: bool(told) or os.getppid() != parent_pid)
     finally:

@@ -9,7 +9,8 @@ import msgspec
 from rigdyno.schema.estimate import Estimate, Missing, Reason
 from rigdyno.schema.metric import Metric
 
-Answer = Literal["faster", "slower", "same", "undecided", "NOT_COMPARABLE"]  # of the candidate
+# Of the candidate; "less" and "more" are of energy.
+Answer = Literal["faster", "slower", "less", "more", "same", "undecided", "NOT_COMPARABLE"]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +31,7 @@ class PairFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One pair of processes of a duel."""
 
     pair: int
-    ratio: Estimate  # B's rate over A's: the median of its paired turns
+    ratio: Estimate  # B's rate over A's, or what an item takes of energy: the median of its paired turns
     seconds: float  # what the pair took, start-up included
 
 

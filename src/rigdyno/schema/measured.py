@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from rigdyno.schema.energy import EnergyFigures
 from rigdyno.schema.estimate import Estimate, Missing, Validity
 from rigdyno.schema.layout import log_of
-from rigdyno.schema.metric import STEP_TIME, THROUGHPUT, Metric
+from rigdyno.schema.metric import ENERGY_PER_ITEM, STEP_TIME, THROUGHPUT, Metric
 from rigdyno.schema.record import Completed, Facts, Outcome, RunRecord, Skipped
 from rigdyno.schema.spec import RunSpec
 
@@ -22,11 +23,14 @@ class KindFigures(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: Estimate  # median
     steps: Estimate | None = None  # steps/s: the same in steps
     process_rates: tuple[float, ...] = ()  # items/s of each process: what two runs are compared by
+    energy: Estimate | None = None  # J an item, gross; None: there is no meter, or kinds of step take turns
     validity: Validity | None = None  # of these steps alone; None: that of the whole counts
 
     def by_metric(self) -> tuple[tuple[Metric, Estimate], ...]:
         """What one asks about first, of any workload."""
-        return (THROUGHPUT.in_unit(self.throughput.unit), self.throughput), (STEP_TIME, self.step_seconds)
+        energy = () if self.energy is None else ((ENERGY_PER_ITEM.in_unit(self.energy.unit), self.energy),)
+        times = (THROUGHPUT.in_unit(self.throughput.unit), self.throughput), (STEP_TIME, self.step_seconds)
+        return (*times, *energy)
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +65,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     phases: Phases | None = None  # None: not timed
     validity: Validity | None = None
     soak: Soak | None = None
+    energy: EnergyFigures | Missing | None = None  # None: nobody sampled it
 
     def throughput(self, kind: str = "step") -> Estimate | Missing:
         if kind in self.kinds:

@@ -6,7 +6,7 @@ Rows are only ever appended, in whole: a file cut off by `kill -9` or a full dis
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, SupportsFloat, TypeGuard
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, SupportsFloat, TypeGuard
 import msgspec
 
 from rigdyno.errors import DamagedRun, NewerStore
+from rigdyno.schema.channel import Channel, from_name
 from rigdyno.schema.participant import Participant, sampler_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
 Fields = tuple[tuple[str, str], ...]
 
-FORMAT = 2  # of the file; raised when old readers would misread it. 1: without a participant, only a rank
+# Of the file; raised when old readers would misread it. 1: without a participant, only a rank; 2: telemetry's channels
+# have a unit each, and don't say what they are.
+FORMAT = 3
+
+SAMPLER_SECONDS = 0.5  # between two readings of a node's meters
 
 # Flags of a row.
 WARM_UP = 1  # taken before the meter called the stream steady
@@ -53,7 +58,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     fields: Fields
     participant: Participant  # whose rows they are, and by which clock
     kinds: tuple[str, ...] = ()  # of steps
-    units: tuple[str, ...] = ()  # of telemetry channels, in the order of the fields behind at_ns
+    channels: tuple[Channel, ...] = ()  # of telemetry, in the order of the fields behind at_ns
+    absent: dict[str, str] = {}  # by probe: why it couldn't be read, and what would change that
+
+
+def telemetry_header(channels: Sequence[Channel], own: Participant, absent: Mapping[str, str] | None = None) -> Header:
+    fields = telemetry_fields([channel.name for channel in channels])
+    return Header(fields=fields, participant=own, channels=tuple(channels), absent=dict(absent or {}))
 
 
 def telemetry_fields(channels: Sequence[str]) -> Fields:
@@ -105,8 +116,13 @@ def _header(line: bytes, path: Path) -> Header:
     if isinstance(form, int) and form > FORMAT:
         raise NewerStore(f"{path} has rows of form {form}, this Rigdyno reads {FORMAT}; upgrade it")
     if form == 1:
-        return _upgraded(msgspec.convert(raw, _Header1))
-    return msgspec.convert(raw, Header)
+        return _from_1(msgspec.convert(raw, _Header1))
+    if form == 2:
+        return _from_2(msgspec.convert(raw, _Header2))
+    header = msgspec.convert(raw, Header)
+    if header.channels and [channel.name for channel in header.channels] != [name for name, _ in header.fields[1:]]:
+        raise ValueError("its channels are not its columns")
+    return header
 
 
 class _Header1(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,10 +132,25 @@ class _Header1(msgspec.Struct, frozen=True, kw_only=True):
     units: tuple[str, ...] = ()
 
 
-def _upgraded(old: _Header1) -> Header:
+def _from_1(old: _Header1) -> Header:
     """Telemetry was the first node's. On which node a rank was, the cell's record knows."""
     whose = sampler_of(0) if old.units else Participant(id=f"rank{old.rank}", rank=old.rank)
-    return Header(format=1, fields=old.fields, participant=whose, kinds=old.kinds, units=old.units)
+    return _from_2(_Header2(format=1, fields=old.fields, participant=whose, kinds=old.kinds, units=old.units))
+
+
+class _Header2(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    fields: Fields
+    participant: Participant
+    kinds: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+
+
+def _from_2(old: _Header2) -> Header:
+    """What a channel means followed from its name."""
+    named = zip([name for name, _ in old.fields[1:]], old.units, strict=bool(old.units))
+    channels = tuple(from_name(name, unit) for name, unit in named)
+    return Header(format=old.format, fields=old.fields, participant=old.participant, kinds=old.kinds, channels=channels)
 
 
 def is_count(items: object) -> TypeGuard[SupportsFloat]:

@@ -14,6 +14,7 @@ Value = bool | int | float | str
 
 # Stand where a launcher's name would: a user's own script ran it, or `rigdyno infer` did. Nobody else can run it again.
 OWN_LOOP, INFER = "own_loop", "infer"
+IDLE = "idle"  # the workload that does nothing: what a rig draws then is taken off what others draw
 OF_UPDATE = "update."  # what names of options begin with that are the update's, among those of the workload
 
 WARM_UP_ROWS = 5  # the least
@@ -122,6 +123,8 @@ class DuelPlan(msgspec.Struct, frozen=True, kw_only=True):
     margin: float  # differences up to this share count as none
     least_pairs: int
     budget_seconds: float
+    by: Literal["time", "joules"] = "time"
+    turn_seconds: float = 0.0  # the least that a turn takes; 0: as short as the clock allows
     self_duel: bool = False  # both arms are the same: what differs is the machine's own noise
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rigdyno.errors import BadValue
-from rigdyno.toml import line_of, read_toml
+from rigdyno.toml import config_file, line_of, read_toml
 
 VARIABLE = "RIGDYNO_RUNS"
 
@@ -17,11 +17,6 @@ def runs_root(flag: Path | None = None) -> Path:
     if os.environ.get(VARIABLE):
         return Path(os.environ[VARIABLE])
     return _configured() or Path("runs")
-
-
-def config_file() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "rigdyno" / "config.toml"
 
 
 def _configured() -> Path | None:

@@ -10,6 +10,7 @@ from rigdyno.schema.measured import Measurement
 from rigdyno.schema.metric import LIMIT_SHARE
 from rigdyno.schema.view import Column, Presentation, Published, Row, Share, Table, Text
 from rigdyno.suites._device_tables import ADD_RATE, MOVED, kind_of, moved_by, size_of, variant
+from rigdyno.suites._energy import energy_columns, energy_entries
 
 WHAT_IT_MEASURES = (
     "The published function takes no argument and is scripted, so TorchScript folds it into a constant and the loop "
@@ -42,6 +43,7 @@ def _ranking(title: str, kinds: tuple[str, ...], ranked: Sequence[Measurement]) 
         ADD_RATE,
         MOVED,
         Column(key="nominal", title="of nominal", metric=LIMIT_SHARE),
+        *energy_columns([m for m in ranked if kind_of(m) in kinds]),
     )
     sources = sorted({row.source for row in tensor_add() if row.kind in kinds})
     notes = (f"published: {', '.join(sources)}; moved = one read and one write; nominal: the memory's data sheet",)
@@ -79,6 +81,7 @@ def _stored_row(measurement: Measurement) -> Row:
             "device": Text(text=device_name(measurement)),
             "rate": measurement.throughput(),
             "moved": moved_by(measurement),
+            **energy_entries(measurement),
         },
         notes=(f"measured in {record.run}, torch {record.environment.packages.get('torch', 'unknown')}",),
         status=measurement.status,

@@ -11,6 +11,7 @@ from rigdyno.schema.estimate import Estimate, Missing, Number, worst_ratio
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.metric import BANDWIDTH, COUNT, LAUNCH_TIME, LIMIT_SHARE, THROUGHPUT
 from rigdyno.schema.view import Column, Entry, Row, Share, Table, Text
+from rigdyno.suites._energy import energy_columns, energy_entries
 from rigdyno.units import show_bytes
 
 VARIANT_NAMES = {
@@ -68,7 +69,7 @@ def adds(measurements: Sequence[Measurement]) -> Table:
     found = of_workload(measurements, "tensor_add")
     return Table(
         title=f"Tensor add, {_sizes(found)}, float32",
-        columns=(WHAT, ADD_RATE, MOVED, SHARE, STEPS),
+        columns=(WHAT, ADD_RATE, MOVED, SHARE, *energy_columns(found), STEPS),
         rows=tuple(add_row(measurement, limit) for measurement in found),
         notes=_counted(found),
     )
@@ -97,6 +98,7 @@ def add_row(measurement: Measurement, limit: Estimate | None) -> Row:
             "rate": measurement.throughput(),
             "moved": moved,
             "share": share_of(measurement, limit),
+            **energy_entries(measurement),
             "n": count(measurement.throughput()),
         },
         status=measurement.status,

@@ -12,6 +12,7 @@ from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import Presentation, Table
 from rigdyno.suites import _device_tables as tables
 from rigdyno.suites import _device_words as words
+from rigdyno.suites._energy import PER_ITEM
 from rigdyno.suites.device import add_spec
 
 ADD_SECONDS, LIMIT_SECONDS = 6.0, 4.0
@@ -47,5 +48,6 @@ class Quick:
 def _one_table(measurements: Sequence[Measurement]) -> Table:
     adds = tables.adds(measurements)
     limits = tables.limits(measurements)
-    columns = (tables.WHAT, tables.RATE, tables.MOVED, tables.SHARE, tables.STEPS)
+    energy = tuple(column for column in adds.columns if column == PER_ITEM)
+    columns = (tables.WHAT, tables.RATE, tables.MOVED, tables.SHARE, *energy, tables.STEPS)
     return Table(title=adds.title, columns=columns, rows=(*adds.rows, *limits.rows), notes=adds.notes)

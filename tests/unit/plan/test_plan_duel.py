@@ -237,3 +237,23 @@ class TestRefusals:
     def test_settings_that_are_none(self, settings):
         with pytest.raises(BadValue, match=r"^--a "):
             asked(a_settings=settings)
+
+
+class TestByJoules:
+    def test_needs_a_meter(self, monkeypatch):
+        monkeypatch.setattr("rigdyno.plan.duel.update_seconds", lambda clock: None)
+        with pytest.raises(UsageError, match="a duel by joules needs a meter"):
+            planned(by="joules")
+
+    @pytest.mark.parametrize(("sensor", "turn"), [(0.0, 11.0), (0.1, 11.0), (2.0, 44.0)])
+    def test_a_turn_has_time_for_20_readings_of_sensor_and_sampler(self, monkeypatch, sensor, turn):
+        monkeypatch.setattr("rigdyno.plan.duel.update_seconds", lambda clock: sensor)
+        plan = planned(by="joules", budget_seconds=3600.0)
+        assert plan.duel.turn_seconds == pytest.approx(turn)
+        assert plan.cells[0].spec.budget.seconds >= 6 * turn
+        assert plan.seconds <= 3600.0
+
+    def test_a_budget_that_is_too_short_says_what_it_takes(self, monkeypatch):
+        monkeypatch.setattr("rigdyno.plan.duel.update_seconds", lambda clock: 0.1)
+        with pytest.raises(BadValue, match="4 pairs of processes take at least 4 min"):
+            planned(by="joules", budget_seconds=60.0)

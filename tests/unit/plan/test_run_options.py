@@ -29,7 +29,8 @@ from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SIZE, SLURM, SWEEP, S
 
 # What stands beside the table: how a run is carried out and shown, and what is a duel's alone.
 OF_COMMANDS = {"out", "dry_run", "as_json", "quiet", "target"}
-OF_A_DUEL = {"other", "a", "b", "budget", "margin", "out", "target"}
+OF_A_DUEL = {"other", "a", "b", "budget", "margin", "by", "out", "target"}
+OF_DUEL_ALONE = {"budget", "margin", "by"}
 
 ANNOTATIONS = {
     SETTINGS: "Mapping[str, Value] | None", SLURM: "Mapping[str, Value] | None",
@@ -83,7 +84,16 @@ class TestEachIsWhereTheTableSays:
 
     def test_flags_of_duel(self):
         given = {parameter.name: parameter for parameter in duel_verb.command.params}
-        assert set(given) == {*names(OF_DUEL), *OF_COMMANDS, "other", "a_settings", "b_settings", "budget", "margin"}
+        assert set(given) == {
+            *names(OF_DUEL),
+            *OF_COMMANDS,
+            "other",
+            "a_settings",
+            "b_settings",
+            "budget",
+            "margin",
+            "by",
+        }
         for option in OF_DUEL:
             assert given[option.name].help == (option.duel_help or option.help)
         assert all(name in given["a_settings"].help for name in OF_ARM)

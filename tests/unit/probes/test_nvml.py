@@ -1,28 +1,43 @@
-"""NVIDIA cards, with a driver that is made up at pynvml's edge."""
+"""NVIDIA cards, with a driver that is made up at the edge of nvidia-ml-py, and that package's own errors."""
 
 import math
 import sys
 from types import SimpleNamespace
+from typing import ClassVar
 
+import pynvml
 import pytest
 
 from rigdyno.probes.nvml import Nvml
 
+NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+FUNCTION_NOT_FOUND = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+GPU_IS_LOST = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
 
 class FakeNvml:
-    """Two cards; the second one is old and has no energy counter."""
+    """The library's function table. `refuses` maps (card, function) to an error, a card of None to all of them."""
 
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
+    NVMLError = pynvml.NVMLError
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = pynvml.NVML_CLOCK_SM, pynvml.NVML_TEMPERATURE_GPU
+    ANSWERS: ClassVar = {
+        "nvmlDeviceGetPowerUsage": 250_500,
+        "nvmlDeviceGetTotalEnergyConsumption": 12_000,
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=75, memory=10),
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=10**9),
+        "nvmlDeviceGetClockInfo": 1410,
+        "nvmlDeviceGetTemperature": 66,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40,
+        "nvmlDeviceGetCurrentClocksEventReasons": 0x40,
+    }
 
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, count=2, broken=False):
-        self.count, self.broken, self.starts = count, broken, 0
+    def __init__(self, count=2, start_error=None, refuses=None, lacks=()):
+        self.count, self.start_error, self.refuses, self.lacks = count, start_error, dict(refuses or {}), lacks
+        self.starts = 0
 
     def nvmlInit(self):  # noqa: N802
-        if self.broken:
-            raise self.NVMLError("Driver Not Loaded")
+        if self.start_error is not None:
+            raise self.start_error
         self.starts += 1
 
     def nvmlShutdown(self):  # noqa: N802
@@ -34,47 +49,88 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         return index
 
-    def nvmlDeviceGetPowerUsage(self, card):  # noqa: N802
-        return 250_500
+    def __getattr__(self, name):
+        if name not in self.ANSWERS or name in self.lacks:
+            raise AttributeError(name)
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, card):  # noqa: N802
-        if card == 1:
-            raise self.NVMLError("Not Supported")
-        return 12_000
+        def answer(card, *_):
+            error = self.refuses.get((card, name)) or self.refuses.get((None, name))
+            if error is not None:
+                raise error
+            return self.ANSWERS[name]
 
-    def nvmlDeviceGetUtilizationRates(self, card):  # noqa: N802
-        return SimpleNamespace(gpu=75)
-
-    def nvmlDeviceGetMemoryInfo(self, card):  # noqa: N802
-        return SimpleNamespace(used=10**9)
-
-    def nvmlDeviceGetClockInfo(self, card, kind):  # noqa: N802
-        return 1410
-
-    def nvmlDeviceGetTemperature(self, card, sensor):  # noqa: N802
-        return 66
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, card):  # noqa: N802
-        return 0x40
+        return answer
 
 
-def test_two_cards():
-    library = FakeNvml()
+def read_once(library):
     probe = Nvml(library)
     assert probe.availability() is None
     names = [channel.name for channel in probe.open(list)]
     values = dict(zip(names, probe.read(), strict=True))
+    probe.close()
+    assert library.starts == 0
+    return values
+
+
+def test_every_function_that_is_asked_for_is_one_of_the_real_library():
+    assert all(hasattr(pynvml, name) for name in FakeNvml.ANSWERS)
+
+
+def test_two_cards_of_which_one_has_no_energy_counter():
+    values = read_once(FakeNvml(refuses={(1, "nvmlDeviceGetTotalEnergyConsumption"): NOT_SUPPORTED}))
     assert values["gpu0_power_w"] == 250.5
     assert values["gpu0_energy_joules"] == 12.0
     assert values["gpu1_utilisation"] == 0.75
     assert values["gpu1_throttle_reasons"] == 64
-    assert math.isnan(values["gpu1_energy_joules"])
-    probe.close()
-    assert library.starts == 0
+    assert "gpu1_energy_joules" not in values
 
 
 @pytest.mark.parametrize(
-    ("library", "words"), [(FakeNvml(broken=True), "Driver Not Loaded"), (FakeNvml(count=0), "no NVIDIA card")]
+    "library",
+    [
+        FakeNvml(lacks=("nvmlDeviceGetCurrentClocksEventReasons",)),  # an old package
+        FakeNvml(lacks=("nvmlDeviceGetCurrentClocksThrottleReasons",)),
+        FakeNvml(refuses={(None, "nvmlDeviceGetCurrentClocksEventReasons"): FUNCTION_NOT_FOUND}),  # an old driver
+    ],
+)
+def test_throttle_reasons_by_the_name_of_the_driver_s_age(library):
+    assert read_once(library)["gpu0_throttle_reasons"] == 64
+
+
+def test_on_a_jetson_it_starts_and_answers_nothing():
+    library = FakeNvml(count=1, refuses={(None, name): NOT_SUPPORTED for name in FakeNvml.ANSWERS})
+    unavailable = Nvml(library).availability()
+    assert "Jetson" in unavailable.reason
+    assert "ina3221" in unavailable.fix
+    assert library.starts == 0
+
+
+def test_a_card_that_is_lost_leaves_readings_missing():
+    library = FakeNvml(count=1)
+    probe = Nvml(library)
+    probe.open(list)
+    library.refuses = {(None, name): GPU_IS_LOST for name in FakeNvml.ANSWERS}
+    assert all(math.isnan(value) for value in probe.read())
+    probe.close()
+
+
+def test_channels_say_what_they_are():
+    probe = Nvml(FakeNvml(count=1))
+    channels = {channel.quantity: channel for channel in probe.open(list)}
+    probe.close()
+    assert channels["energy"].kind == "counter"
+    assert channels["energy"].meter == channels["power"].meter == ("card", "gpu0", "")
+    assert {channel.sensor for channel in channels.values()} == {"nvml"}
+    assert channels["power"].interval_seconds == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("library", "words"),
+    [
+        (FakeNvml(start_error=pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)), "Driver Not Loaded"),
+        (FakeNvml(start_error=pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)), "Not Found"),
+        (FakeNvml(count=0), "no NVIDIA card"),
+    ],
 )
 def test_a_driver_that_is_not_there(library, words):
     unavailable = Nvml(library).availability()

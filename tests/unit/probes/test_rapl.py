@@ -1,4 +1,4 @@
-"""The energy counters, on a made-up powercap."""
+"""The energy counters, on a powercap that is made up in a folder, in the kernel's own layout."""
 
 import math
 
@@ -6,11 +6,22 @@ import pytest
 
 from rigdyno.probes.rapl import Rapl
 
+ZONES = (
+    ("intel-rapl:0", "package-0"),
+    ("intel-rapl:0:0", "core"),
+    ("intel-rapl:0:1", "uncore"),
+    ("intel-rapl:0:2", "dram"),
+    ("intel-rapl:1", "package-1"),
+    ("intel-rapl:1:0", "dram"),
+    ("intel-rapl:2", "psys"),
+    ("intel-rapl-mmio:0", "package-0"),
+)
+
 
 @pytest.fixture
 def powercap(tmp_path):
     folder = tmp_path / "sys/class/powercap"
-    for zone, name in (("intel-rapl:0", "package-0"), ("intel-rapl:0:0", "core"), ("intel-rapl:1", "psys")):
+    for zone, name in ZONES:
         (folder / zone).mkdir(parents=True)
         (folder / zone / "name").write_text(f"{name}\n")
         (folder / zone / "energy_uj").write_text("900000\n")
@@ -21,14 +32,26 @@ def powercap(tmp_path):
 def test_joules_since_opening_across_the_end_of_the_counter(tmp_path, powercap):
     probe = Rapl(tmp_path)
     assert probe.availability() is None
-    assert [channel.name for channel in probe.open(list)] == ["package0_energy_joules"]
-    assert probe.read() == [0.0]
+    assert probe.open(list)[0].name == "package0_energy_joules"
+    assert probe.read()[0] == 0.0
     (powercap / "intel-rapl:0/energy_uj").write_text("950000\n")
-    assert probe.read() == [pytest.approx(0.05)]
+    assert probe.read()[0] == pytest.approx(0.05)
     (powercap / "intel-rapl:0/energy_uj").write_text("100000\n")  # wrapped around
-    assert probe.read() == [pytest.approx(0.2)]
+    assert probe.read()[0] == pytest.approx(0.2)
+    assert probe.read()[1:] == [0.0] * 6  # nobody else moved
     probe.close()
     assert math.isnan(probe.read()[0])
+
+
+def test_packages_and_their_memory_add_up_and_nothing_is_in_two_sums(tmp_path, powercap):
+    channels = {channel.title: channel for channel in Rapl(tmp_path).open(list)}
+    assert list(channels) == [
+        "package0", "package0 core", "package0 uncore", "package0 dram", "package1", "package1 dram", "psys",
+    ]  # fmt: skip
+    wholes = {title for title, channel in channels.items() if channel.extent == "whole"}
+    assert wholes == {"package0", "package0 dram", "package1", "package1 dram"}
+    assert channels["psys"].scope == "board"
+    assert all(channel.kind == "counter" and channel.unit == "J" for channel in channels.values())
 
 
 def test_a_counter_for_root_only_has_a_command(tmp_path, powercap, monkeypatch):

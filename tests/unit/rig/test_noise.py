@@ -82,3 +82,16 @@ def test_a_meter_tells_what_it_reads_and_what_not():
 def test_a_meter_that_is_absent_gives_the_fix():
     state = check_meter("absent", Absent(), StillClock())
     assert (state.readable, state.reason, state.fix) == ((), "not here", "go there")
+
+
+def test_a_meter_that_throws_or_hangs_is_a_finding_about_itself(monkeypatch):
+    from threading import Event
+
+    broken, stuck, let_go = Scripted(), Scripted(), Event()
+    broken.read = lambda: {}["no such key"]
+    stuck.open = lambda pids: let_go.wait()
+    monkeypatch.setattr("rigdyno.rig.meters.PATIENCE_SECONDS", 0.05)
+    assert check_meter("stuck", stuck, StillClock()).reason == "it didn't answer within 0.05 s"
+    let_go.set()
+    monkeypatch.setattr("rigdyno.rig.meters.PATIENCE_SECONDS", 30.0)
+    assert check_meter("broken", broken, StillClock()).reason.startswith("it failed: ")

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from rigdyno.contracts import Channel
+from rigdyno.probes._meters import Meters
 from rigdyno.runner.sampler import Sampler, pid_files, worker_pids
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import laid_out, sampler_of
@@ -41,7 +42,7 @@ class ScriptedProbe:
 
 
 def sampled(tmp_path, clock, probe, readings):
-    sampler = Sampler(tmp_path / "telemetry.rows", sampler_of(0), clock, [probe])
+    sampler = Sampler(tmp_path / "telemetry.rows", sampler_of(0), clock, Meters({"scripted": probe}, list, clock))
     stops = iter([False] * readings + [True])
     sampler.run(lambda: next(stops))
     sampler.close()
@@ -52,8 +53,8 @@ def test_reads_at_fixed_times_and_keeps_missing_values_missing(tmp_path):
     clock = ManualClock()
     probe = ScriptedProbe(clock, cost_seconds=0.02)
     header, rows = sampled(tmp_path, clock, probe, readings=4)
-    assert [name for name, _ in header.fields] == ["at_ns", "count", "temperature_c"]
-    assert header.units == ("1", "°C")
+    assert [name for name, _ in header.fields] == ["at_ns", "count", "temperature_c", "scripted_probe_state"]
+    assert [channel.unit for channel in header.channels] == ["1", "°C", "code"]
     assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 500_000_000, 1_000_000_000, 1_500_000_000]
     assert list(rows["count"]) == [1, 2, 3, 4]
     assert all(math.isnan(value) for value in rows["temperature_c"])
@@ -81,12 +82,16 @@ def test_rows_of_two_probes_stand_side_by_side(tmp_path):
     clock = ManualClock()
     first, second = ScriptedProbe(clock, 0.0), ScriptedProbe(clock, 0.0)
     second.open = lambda pids: setattr(second, "_pids", pids) or [Channel("power_w", "W"), Channel("other", "1")]
-    sampler = Sampler(tmp_path / "telemetry.rows", sampler_of(0), clock, [first, second])
+    sampler = Sampler(
+        tmp_path / "telemetry.rows", sampler_of(0), clock, Meters({"one": first, "two": second}, list, clock)
+    )
     stops = iter([False, True])
     sampler.run(lambda: next(stops))
     sampler.close()
     header, rows = read_rows(tmp_path / "telemetry.rows")
-    assert [name for name, _ in header.fields] == ["at_ns", "count", "temperature_c", "power_w", "other"]
+    assert [name for name, _ in header.fields] == [
+        "at_ns", "count", "temperature_c", "one_probe_state", "power_w", "other", "two_probe_state",
+    ]  # fmt: skip
     assert rows["power_w"][0] == pytest.approx(1.0)
 
 

@@ -10,9 +10,9 @@ def test_no_two_have_the_same_name():
     assert len({each.name for each in ALL.values()}) == len(ALL)
 
 
-def test_a_rate_is_more_of_something_and_a_time_less():
+def test_a_rate_is_more_of_something_and_a_time_and_energy_less():
     for each in ALL.values():
-        if each.unit in ("s", "s/launch", "B", "kWh"):
+        if each.unit in ("s", "s/launch", "B", "kWh", "W") or "energy per" in each.name or "energies" in each.name:
             assert each.better == "lower", each
         elif each.unit != "":
             assert each.better == "higher", each

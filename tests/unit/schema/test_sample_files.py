@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rigdyno.errors import DamagedRun, NewerStore
+from rigdyno.schema.channel import Channel
 from rigdyno.schema.participant import sampler_of
-from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows, telemetry_fields
+from rigdyno.schema.samples import FORMAT, STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows, telemetry_header
 from support import a_rank, write_steps
 
 fuzzed = settings(max_examples=100, deadline=None, derandomize=True)
@@ -29,12 +30,12 @@ def test_rows_come_back_as_they_were_written(tmp_path):
 
 def test_telemetry_comes_back(tmp_path):
     path = tmp_path / "telemetry.rows"
-    file = RowFile(path, Header(fields=telemetry_fields(["watts"]), units=("W",), participant=sampler_of(0)))
+    file = RowFile(path, telemetry_header([Channel("watts", "W")], sampler_of(0)))
     file.append(struct.pack("<qd", 12, 3.5))
     header, rows = read_rows(path)  # still open: what was appended is there
     file.close()
     assert rows["watts"].tolist() == [3.5]
-    assert header.units == ("W",)
+    assert header.channels == (Channel("watts", "W"),)
 
 
 def test_a_second_writer_is_refused(tmp_path):
@@ -111,6 +112,38 @@ def test_any_bytes_give_rows_or_damage(tmp_path_factory, content):
 
 def test_rows_of_a_later_form_are_not_misread(tmp_path):
     path = tmp_path / "steps.0.rows"
-    path.write_bytes(msgspec.json.encode(Header(format=3, fields=STEP_FIELDS, participant=a_rank())) + b"\n")
+    path.write_bytes(msgspec.json.encode(Header(format=FORMAT + 1, fields=STEP_FIELDS, participant=a_rank())) + b"\n")
     with pytest.raises(NewerStore, match="upgrade"):
         read_rows(path)
+
+
+def written(path, header, *values):
+    path.write_bytes(msgspec.json.encode(header) + b"\n" + struct.pack(f"<q{len(values)}d", 7, *values))
+    return read_rows(path)
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        {"format": 1, "rank": 0, "kinds": []},
+        {"format": 2, "participant": {"id": "node0", "role": "sampler"}},
+    ],
+)
+def test_channels_of_older_files_mean_what_their_names_said(tmp_path, old):
+    names = {"cpu0": "share", "gpu1_power_w": "W", "gpu1_energy_joules": "J", "package0_energy_joules": "J", "x": "1"}
+    fields = [["at_ns", "<i8"], *([name, "<f8"] for name in names)]
+    header, rows = written(tmp_path / "rows", {**old, "fields": fields, "units": list(names.values())}, 1, 2, 3, 4, 5)
+    by_name = {channel.name: channel for channel in header.channels}
+    assert list(by_name) == list(names)
+    assert rows["gpu1_power_w"].tolist() == [2.0]
+    assert by_name["cpu0"].quantity == "utilisation"
+    assert by_name["gpu1_power_w"].meter == by_name["gpu1_energy_joules"].meter == ("card", "gpu1", "")
+    assert (by_name["package0_energy_joules"].kind, by_name["package0_energy_joules"].scope) == ("counter", "package")
+    assert by_name["x"] == Channel("x", "1", sensor="host")
+    assert header.participant.role == "sampler"
+
+
+def test_channels_that_are_not_the_columns_are_damage(tmp_path):
+    header = {"format": 3, "fields": [["at_ns", "<i8"], ["a", "<f8"]], "participant": {"id": "node0"}}
+    with pytest.raises(DamagedRun, match="channels are not its columns"):
+        written(tmp_path / "rows", {**header, "channels": [{"name": "b", "unit": "W"}]}, 1.0)

@@ -14,13 +14,18 @@ from rigdyno import api, catalogue
 from rigdyno.errors import RigdynoError
 from rigdyno.report.page import Page
 from rigdyno.report.show import run_text
+from rigdyno.schema.channel import Channel
 from rigdyno.schema.participant import sampler_of
-from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile, telemetry_fields
+from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile, telemetry_header
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import View
 from support import a_rank, a_stored_run, rows_path
 
 CHANNELS = ("frequency_mhz", "run_queue_wait_share", "steal_share", "cpu0", "worker_cpu_share", "temperature_c")
+METERS = (
+    Channel("rail_VDD_IN_w", "W", "power", device="board", rail="VDD_IN", scope="board", extent="whole"),
+    Channel("package0_energy_joules", "J", "energy", "counter", "package0", "", "package", "whole", 0.001, "rapl"),
+)
 SPECS = {
     None: RunSpec(workload="mnist_cnn", options={"batch_size": 8}),
     "device": RunSpec(workload="tensor_add", options={"variant": "as_published", "size": 12288}),
@@ -31,11 +36,10 @@ fuzzed = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def write_telemetry(path):
-    file = RowFile(
-        path, Header(fields=telemetry_fields(CHANNELS), units=("x",) * len(CHANNELS), participant=sampler_of(0))
-    )
+    file = RowFile(path, telemetry_header([*(Channel(name, "x") for name in CHANNELS), *METERS], sampler_of(0)))
     for tick in range(40):
-        file.append(struct.pack(f"<q{len(CHANNELS)}d", 900_000_000 + tick * 100_000_000, 2000.0, 0, 0, 0.9, 0.8, 50))
+        values = 2000.0, 0, 0, 0.9, 0.8, 50, 12.5, 1.2 * tick
+        file.append(struct.pack("<q8d", 900_000_000 + tick * 100_000_000, *values))
     file.close()
 
 

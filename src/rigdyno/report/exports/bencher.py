@@ -1,4 +1,5 @@
-"""For Bencher: its metric format (BMF), with the measures that every project of it has, throughput and latency."""
+"""For Bencher: its metric format (BMF), with the measures that every project of it has, throughput and latency, and one
+of our own, energy: joules an item, where a meter could be read."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from collections.abc import Sequence
 from rigdyno.analyse.matching import figures_by_name
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.metric import STEP_TIME, THROUGHPUT, Metric
+from rigdyno.schema.metric import ENERGY_PER_ITEM, STEP_TIME, THROUGHPUT, Metric
 from rigdyno.units import NS_PER_S
 
-MEASURES = {THROUGHPUT.name: "throughput", STEP_TIME.name: "latency"}
+MEASURES = {THROUGHPUT.name: "throughput", STEP_TIME.name: "latency", ENERGY_PER_ITEM.name: "energy"}
 
 
 def document(measurements: Sequence[Measurement]) -> dict[str, dict[str, dict[str, float]]]:

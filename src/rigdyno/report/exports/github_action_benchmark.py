@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rigdyno.analyse.matching import figures_by_name
 from rigdyno.schema.estimate import Estimate
-from rigdyno.schema.measured import Measurement
-from rigdyno.schema.metric import Metric
+from rigdyno.schema.measured import KindFigures, Measurement
+from rigdyno.schema.metric import THROUGHPUT, Metric
 
 
 def document(measurements: Sequence[Measurement]) -> list[dict[str, object]]:
     return [
-        _entry(name, metric, figure)
+        _entry(name if metric.name == THROUGHPUT.name else f"{name}, {metric.name}", metric, figure)
         for name, figures in figures_by_name(measurements).items()
-        for metric, figure in figures.by_metric()
-        if metric.better == "higher"
+        for metric, figure in _bigger_is_better(figures)
     ]
+
+
+def _bigger_is_better(figures: KindFigures) -> Iterator[tuple[Metric, Estimate]]:
+    """Joules an item as items a joule; the time of a step says what its rate says."""
+    for metric, figure in figures.by_metric():
+        if metric.better == "higher":
+            yield metric, figure
+    energy = figures.energy
+    if energy is not None and energy.ends[0] > 0:
+        unit = f"{energy.unit.partition('/')[2]}/J"
+        yield Metric(name="items per joule", unit=unit, better="higher"), energy.mapped(lambda each: 1 / each, unit)
 
 
 def _entry(name: str, metric: Metric, figure: Estimate) -> dict[str, object]:

@@ -1,0 +1,209 @@
+"""From the meters of every process to a configuration's energy: gross, net of idle, by item and by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from rigdyno.analyse.energy import Total, meters_of, totals_of
+from rigdyno.analyse.statistics import across_processes
+from rigdyno.analyse.streams import Rows
+from rigdyno.analyse.telemetry import Span
+from rigdyno.analyse.verdict import Finding
+from rigdyno.errors import DamagedRun
+from rigdyno.schema.energy import UPDATES_OF_A_TURN, WHOLES, EnergyFigures, MeterEnergy, Whole
+from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.samples import Header
+from rigdyno.units import energy_unit, seconds_of_ns, show_percent, show_scaled
+
+LEAST_COVERAGE = 0.8  # of the window: below, what an item took would rest on time that nobody metered
+DISAGREEMENT = 0.1  # between a counter and the integral of its power
+
+Samples = tuple[Header, Rows]
+
+
+NO_IDLE = "the idle rig was not measured; `--idle 10s` does"
+
+
+@dataclass(frozen=True)
+class ProcessEnergy:
+    """What the meters of one cell's nodes say of its steady window."""
+
+    totals: dict[int, dict[Whole, Total]] = field(default_factory=dict)  # by node
+    meters: tuple[MeterEnergy, ...] = ()
+    seconds: float = 0.0  # of the window; of the shortest, where nodes differ
+    rate: float | None = None  # items/s; None: several kinds of step take turns
+    step_rate: float | None = None
+    absent: dict[str, str] = field(default_factory=dict)  # probes that couldn't be read, and why
+
+    def whole(self, whole: Whole) -> list[Total] | None:
+        """One a node; None where not all of them have it."""
+        found = [by_whole.get(whole) for by_whole in self.totals.values()]
+        known = [total for total in found if total is not None]
+        return known if known and len(known) == len(found) else None
+
+
+def process_energy(
+    telemetry: Sequence[Samples], windows: Mapping[int, Span], rate: float | None, step_rate: float | None
+) -> ProcessEnergy | None:
+    """`windows`: the steady one of each node, by that node's clock. None: nobody sampled it."""
+    sampled = {header.participant.node: (header, rows) for header, rows in telemetry if header.channels}
+    if not sampled or not windows or any(span.end_ns <= span.start_ns for span in windows.values()):
+        return None
+    by_node = {
+        node: meters_of(sampled[node][0].channels, sampled[node][1], span, node) if node in sampled else []
+        for node, span in windows.items()
+    }
+    return ProcessEnergy(
+        totals={node: totals_of(meters) for node, meters in by_node.items()},
+        meters=tuple(meter for meters in by_node.values() for meter in meters),
+        seconds=min(seconds_of_ns(span.end_ns - span.start_ns) for span in windows.values()),
+        rate=rate,
+        step_rate=step_rate,
+        absent=next(iter(sampled.values()))[0].absent,
+    )
+
+
+def disagreements(energy: ProcessEnergy | None) -> list[Finding]:
+    """Which of the two is wrong can't be told: some cards sample a quarter of the time."""
+    for meter in energy.meters if energy is not None else ():
+        if meter.check_watts is None or max(meter.watts, meter.check_watts) <= 0:
+            continue
+        apart = abs(meter.watts - meter.check_watts) / max(meter.watts, meter.check_watts)
+        if apart > DISAGREEMENT:
+            counted, integrated = show_scaled(meter.watts, "W"), show_scaled(meter.check_watts, "W")
+            sentence = f"{meter.title}: its energy counter says {counted}, the readings of its power {integrated}"
+            return [Finding("SUSPECT", "meters_disagree", f"{sentence}: {show_percent(apart)} apart")]
+    return []
+
+
+def energy_figures(processes: Sequence[ProcessEnergy], unit: str) -> EnergyFigures | Missing | None:
+    """Over the processes of one configuration. Missing: no meter could be read, and what would add one."""
+    if not processes:
+        return None
+    whole = next((whole for whole in WHOLES if all(each.whole(whole) for each in processes)), None)
+    if whole is None:
+        return Missing(reason=_why_none(processes))
+    totals = [each.whole(whole) or [] for each in processes]
+    watts = [sum(total.watts for total in found) for found in totals]
+    coverage = min(total.coverage for found in totals for total in found)
+    per_item = _per(watts, [each.rate for each in processes], coverage, unit)
+    return EnergyFigures(
+        whole=whole,
+        source="; ".join(dict.fromkeys(total.source for total in totals[0])),
+        joules=_over([sum(total.joules for total in found) for found in totals], "J"),
+        watts=_over(watts, "W"),
+        peak_watts=_peak(totals),
+        coverage=coverage,
+        per_item=per_item,
+        per_step=_per(watts, [each.step_rate for each in processes], coverage, "step"),
+        idle_watts=Missing(reason=NO_IDLE),
+        net_watts=Missing(reason=NO_IDLE),
+        net_per_item=Missing(reason=NO_IDLE),
+        watts_by_node={
+            node: fmean(each.totals[node][whole].watts for each in processes) for node in processes[0].totals
+        },
+        meters=processes[0].meters,
+        process_per_item=_each(watts, [each.rate for each in processes], unit)
+        if isinstance(per_item, Estimate)
+        else (),
+    )
+
+
+def _why_none(processes: Sequence[ProcessEnergy]) -> str:
+    having = [node for each in processes for node, found in each.totals.items() if found]
+    if having:
+        lacking = sorted({node for each in processes for node in each.totals} - set(having))
+        return "not all nodes have the same meter" + (f": node {lacking[0]} has none" if lacking else "")
+    absent = processes[0].absent
+    tried = next((f"{name}: {absent[name]}" for name in ("rapl", "nvml", "ina3221") if name in absent), "")
+    return f"no meter of power or energy could be read ({tried})" if tried else "no meter of power or energy is here"
+
+
+def _peak(totals: Sequence[Sequence[Total]]) -> float | None:
+    """Where one meter tells of all: peaks of several need not be at the same time."""
+    peaks = [found[0].peak_watts for found in totals if len(found) == 1]
+    known = [peak for peak in peaks if peak is not None]
+    return max(known) if len(known) == len(totals) else None
+
+
+Rates = Sequence[float | None]
+
+
+def _each(watts: Sequence[float], rates: Rates, unit: str) -> tuple[float, ...]:
+    factor = energy_unit(unit)[1]
+    return tuple(power / rate * factor for power, rate in zip(watts, rates, strict=True) if rate)
+
+
+def _per(watts: Sequence[float], rates: Rates, coverage: float, unit: str) -> Estimate | Missing:
+    if not all(rates):
+        return Missing(reason="kinds of step take turns: what each took can't be told apart")
+    if coverage < LEAST_COVERAGE:
+        return Missing(reason=f"the meter covered {show_percent(coverage)} of the steady window alone")
+    return _over(_each(watts, rates, unit), energy_unit(unit)[0])
+
+
+def _over(values: Sequence[float], unit: str) -> Estimate:
+    """With an interval from two processes on, where a logarithm has one."""
+    if len(values) > 1 and min(values) > 0:
+        return across_processes(values, unit, of="processes' figures")
+    method = "one process, no interval" if len(values) == 1 else f"mean of {len(values)} processes, no interval"
+    return Estimate(value=fmean(values), n=len(values), unit=unit, method=method)
+
+
+def net_of(energy: EnergyFigures, idle: EnergyFigures | Missing | None) -> EnergyFigures:
+    """Without what the rig draws when it does nothing, by the same meters on the same nodes."""
+    if not isinstance(idle, EnergyFigures):
+        return energy
+    nodes = energy.watts_by_node.keys()
+    if idle.whole != energy.whole or not nodes <= idle.watts_by_node.keys():
+        reason = Missing(reason="the idle rig was not measured by the same meters on the same nodes")
+        return replace(energy, idle_watts=reason, net_watts=reason, net_per_item=reason)
+    base = sum(idle.watts_by_node[node] for node in nodes)
+    share = 1 - base / energy.watts.value if energy.watts.value else 0.0
+    method = f"less {show_scaled(base, 'W')} of the idle rig"
+    idle_watts = replace(idle.watts, value=base, low=None, high=None, confidence=None, method="mean of idle windows")
+    return replace(
+        energy,
+        idle_watts=idle_watts,
+        net_watts=_less(energy.watts, energy.watts.value * share, method),
+        net_per_item=energy.per_item
+        if isinstance(energy.per_item, Missing)
+        else _less(energy.per_item, energy.per_item.value * share, method),
+    )
+
+
+def _less(figure: Estimate, value: float, method: str) -> Estimate:
+    """Shifted as a whole: the interval is as wide as it was."""
+    shift = value - figure.value
+    low, high = (None, None) if figure.interval is None else (figure.interval[0] + shift, figure.interval[1] + shift)
+    return replace(figure, value=value, low=low, high=high, method=f"{figure.method}, {method}")
+
+
+class NotMetered(DamagedRun):
+    """Turns that a meter can't tell apart."""
+
+
+def joules_per_item(header: Header, rows: Rows, turns: Rows) -> NDArray[np.float64]:
+    """Of each turn of a duel. Raises NotMetered where a turn has too few readings, or none."""
+    return np.array([_of_turn(header, rows, turn) for turn in turns], dtype=np.float64)
+
+
+def _of_turn(header: Header, rows: Rows, turn: np.void) -> float:
+    span = Span(int(turn["start_ns"]), int(turn["end_ns"]))
+    totals = totals_of(meters_of(header.channels, rows, span))
+    total = next((totals[whole] for whole in WHOLES if whole in totals), None)
+    if total is None:
+        raise NotMetered("no meter of power or energy covered the turns; `rigdyno doctor` says what would add one")
+    updates = min(meter.updates for meter in total.meters)
+    if updates < UPDATES_OF_A_TURN:
+        few = f"a turn had {updates} updates of {total.source}, and it takes {UPDATES_OF_A_TURN}"
+        raise NotMetered(f"{few}; a larger --budget has room for longer turns")
+    if total.coverage < LEAST_COVERAGE or total.watts <= 0:
+        raise NotMetered(f"{total.source} covered {show_percent(total.coverage)} of a turn alone")
+    return total.watts * seconds_of_ns(span.end_ns - span.start_ns) / float(turn["items"])

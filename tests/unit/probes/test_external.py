@@ -1,0 +1,204 @@
+"""Commands that print watts: one line of configuration, followed without waiting, ended with whoever reads them."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driving import until
+from rigdyno.errors import BadValue
+from rigdyno.probes.external import External, configured, watts_in
+from support import ManualClock
+
+
+def config(tmp_path, text):
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return path
+
+
+def command(tmp_path, name, *lines):
+    script = tmp_path / f"{name}.py"
+    script.write_text("\n".join(["import os, sys, time", *lines]))
+    return f"{sys.executable} {script}"
+
+
+@pytest.mark.parametrize(
+    ("text", "watts"),
+    [
+        ("43.5", 43.5),
+        ("43,5 W", 43.5),
+        ("power: 0.12 kW", 120.0),
+        ("2500 mW now", 2.5),
+        ("Instantaneous power reading: 224 Watts", 224.0),
+        ("1e2", 100.0),
+        ("-3 W", -3.0),  # nonsense, but what was printed: it is tagged where all readings are
+        ("plug2 off", None),
+        ("", None),
+    ],
+)
+def test_the_first_number_of_a_line(text, watts):
+    assert watts_in(text) == (None if watts is None else pytest.approx(watts))
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "watts"),
+    [
+        ('{"apower": 61.2}', "apower", 61.2),
+        ('{"meters": [{"power": 5}, {"power": 7}]}', "meters.1.power", 7.0),
+        ('{"power": "61.2 W"}', "power", 61.2),
+        ('{"power": true}', "power", None),
+        ('{"other": 1}', "power", None),
+        ("not json", "power", None),
+        ("[1]", "5", None),
+        ("[1]", "x", None),
+    ],
+)
+def test_a_path_into_json(text, path, watts):
+    assert watts_in(text, path) == watts
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.text(max_size=60), st.text(max_size=10))
+def test_no_text_breaks_it(text, path):
+    found = watts_in(text, path)
+    assert found is None or isinstance(found, float)
+
+
+def test_one_line_of_configuration_and_all_of_it(tmp_path):
+    meters = configured(
+        config(
+            tmp_path,
+            'meters.plug = "watts --follow"\n'
+            'meters.psu = { command = "ipmi", json = "power.watts", every = "2s", scope = "board" }\n',
+        )
+    )
+    assert meters["plug"].words == ["watts", "--follow"]
+    assert (meters["psu"].json, meters["psu"].every, meters["psu"].scope) == ("power.watts", "2s", "board")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("meters = 3", "a meter has a name"),
+        ("meters.plug = 3", "config.toml:1: meters.plug"),
+        ('meters.plug = ""', "the command is empty"),
+        ('meters.plug = "a \'b"', "No closing quotation"),
+        ('meters.plug = { command = "x", every = "soon" }', "is not a duration"),
+        ('meters.plug = { command = "x", scope = "house" }', "Invalid enum value"),
+        ('meters.plug = { command = "x", evry = "1s" }', "evry"),
+        ("meters.plug = ", "config.toml"),
+    ],
+)
+def test_a_slip_in_it_is_one_line_with_the_place(tmp_path, text, words):
+    path = config(tmp_path, text)
+    with pytest.raises(BadValue, match=words):
+        configured(path)
+    assert words in External(config=path).availability().reason
+
+
+def test_no_configuration_says_what_to_add(tmp_path):
+    path = tmp_path / "config.toml"
+    unavailable = External(config=path).availability()
+    assert unavailable.fix == f'add a line to {path}: meters.plug = "COMMAND THAT PRINTS WATTS"'
+    config(tmp_path, 'meters.plug = "no-such-command-here"')
+    assert "no command 'no-such-command-here'" in External(config=path).availability().reason
+
+
+def test_a_command_that_goes_on_is_kept_open(tmp_path):
+    starts = tmp_path / "starts"
+    go = tmp_path / "go"
+    text = command(
+        tmp_path,
+        "plug",
+        f"open({str(starts)!r}, 'a').write('x')",
+        "print('10 W', flush=True)",
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)",
+        "print('noise\\n20 W', flush=True)",
+        "time.sleep(60)",
+    )
+    probe = External(config=config(tmp_path, f'meters.plug = "{text}"'))
+    (channel,) = probe.open(list)
+    assert (channel.scope, channel.extent, channel.title) == ("wall", "whole", "plug")
+    try:
+        values = []
+        until(lambda: values.append(probe.read()[0]) or values[-1] == 10.0)
+        assert math.isnan(probe.read()[0])  # nothing new
+        go.touch()
+        until(lambda: values.append(probe.read()[0]) or values[-1] == 20.0)
+        assert starts.read_text() == "x"
+    finally:
+        probe.close()
+
+
+def test_a_command_that_ends_is_run_again(tmp_path):
+    count = tmp_path / "count"
+    text = command(
+        tmp_path, "poll", f"open({str(count)!r}, 'a').write('x')", f"print(len(open({str(count)!r}).read()))"
+    )
+    probe = External(config=config(tmp_path, f'meters.poll = {{ command = "{text}", every = "10ms" }}'))
+    probe.open(list)
+    try:
+        values = []
+        until(lambda: values.append(probe.read()[0]) or values[-1] >= 3.0)
+    finally:
+        probe.close()
+
+
+def test_a_command_that_fails_is_tried_ever_more_rarely(tmp_path):
+    clock, count = ManualClock(), tmp_path / "count"
+    text = command(tmp_path, "bad", f"open({str(count)!r}, 'a').write('x')", "sys.exit(1)")
+    probe = External(clock, config(tmp_path, f'meters.bad = "{text}"'))
+    probe.open(list)
+    for tries, wait in ((1, 0.0), (2, 2.0), (3, 4.0)):
+        clock.advance(wait)
+        until(lambda tries=tries: (probe.read(), count.exists() and len(count.read_text()) == tries)[1])
+        until(lambda: probe.read() and probe._followed[0]._reader is None)
+        assert all(math.isnan(probe.read()[0]) for _ in range(5))
+        assert len(count.read_text()) == tries
+    probe.close()
+
+
+def test_a_reader_that_is_killed_leaves_no_command_behind(tmp_path):
+    pid_file = tmp_path / "pid"
+    text = command(tmp_path, "plug", f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))", "time.sleep(600)")
+    path = config(tmp_path, f'meters.plug = "{text}"')
+    reader = (
+        "import time, pathlib\nfrom rigdyno.probes.external import External\n"
+        f"probe = External(config=pathlib.Path({str(path)!r}))\nprobe.open(list)\n"
+        "while True:\n    probe.read()\n    time.sleep(0.01)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", reader])
+    try:
+        until(lambda: pid_file.exists() and pid_file.read_text().isdigit())
+    finally:
+        child.kill()
+        child.wait()
+    until(lambda: not _is_alive(int(pid_file.read_text())))
+
+
+def _is_alive(pid):
+    try:
+        return "Z" not in open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]  # noqa: PTH123
+    except OSError:
+        return False
+
+
+def test_closing_ends_what_the_command_started(tmp_path):
+    pid_file = tmp_path / "pid"
+    inner = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    text = command(
+        tmp_path,
+        "outer",
+        "import subprocess",
+        f"subprocess.Popen([sys.executable, '-c', {inner!r}])",
+        "time.sleep(600)",
+    )
+    probe = External(config=config(tmp_path, f'meters.plug = "{text}"'))
+    probe.open(list)
+    until(lambda: (probe.read(), pid_file.exists() and pid_file.read_text().isdigit())[1])
+    probe.close()
+    until(lambda: not _is_alive(int(pid_file.read_text())))

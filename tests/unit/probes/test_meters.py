@@ -1,0 +1,183 @@
+"""Probes that hang, throw, disappear or say nonsense: tagged, and nobody else loses a reading."""
+
+import math
+import threading
+
+import pytest
+
+from rigdyno.contracts import Channel, Unavailable
+from rigdyno.probes import _meters
+from rigdyno.probes._meters import BLOCKED, FAILED, FINE, GONE, NONSENSE, Meters
+from support import ManualClock
+
+
+class Scripted:
+    """Answers by a function of the number of the reading."""
+
+    def __init__(self, answer, *channels):
+        self.answer, self.channels, self.count, self.closed = (
+            answer,
+            channels or (Channel("watts", "W", "power"),),
+            0,
+            False,
+        )
+
+    def availability(self):
+        return None
+
+    def open(self, pids):
+        return self.channels
+
+    def read(self):
+        self.count += 1
+        return self.answer(self.count)
+
+    def close(self):
+        self.closed = True
+
+
+POWER = Channel("w", "W", "power", device="gpu0", scope="card", extent="whole", most=1000.0)
+ENERGY = Channel("j", "J", "energy", "counter", "gpu0", "", "card", "whole", most=1000.0)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+def readings(meters, clock, count):
+    """By channel name, of so many readings half a second apart."""
+    found = []
+    for _ in range(count):
+        found.append(dict(zip([c.name for c in meters.channels], meters.read(), strict=True)))
+        clock.advance(0.5)
+    return found
+
+
+def states(found, name="bad"):
+    return [each[f"{name}_probe_state"] for each in found]
+
+
+def good():
+    return Scripted(lambda count: [float(count)], Channel("count", "1"))
+
+
+def test_a_read_that_hangs_blocks_nobody_else(clock, monkeypatch):
+    monkeypatch.setattr(_meters, "READ_SECONDS", 0.05)
+    let_go = threading.Event()
+
+    def hang(count):
+        if count == 2:
+            let_go.wait()
+        return [5.0]
+
+    meters = Meters({"bad": Scripted(hang, POWER), "good": good()}, list, clock)
+    found = readings(meters, clock, 4)
+    assert states(found) == [FINE, BLOCKED, BLOCKED, BLOCKED]
+    assert [each["count"] for each in found] == [1, 2, 3, 4]
+    assert [math.isnan(each["w"]) for each in found] == [False, True, True, True]
+    let_go.set()
+    while states(found)[-1] == BLOCKED:  # what comes late is thrown away, and it is read again
+        found += readings(meters, clock, 1)
+    assert found[-1]["w"] == 5.0
+    meters.close()
+
+
+def test_closing_does_not_wait_for_one_that_hangs(clock, monkeypatch):
+    monkeypatch.setattr(_meters, "READ_SECONDS", 0.01)
+    let_go = threading.Event()
+    other = good()
+    meters = Meters({"bad": Scripted(lambda _: let_go.wait(), POWER), "good": other}, list, clock)
+    readings(meters, clock, 1)
+    meters.close()
+    assert other.closed
+    let_go.set()
+
+
+def test_one_that_hangs_while_it_opens_is_absent(clock, monkeypatch):
+    monkeypatch.setattr(_meters, "OPEN_SECONDS", 0.05)
+    let_go = threading.Event()
+    bad = Scripted(lambda _: [1.0])
+    bad.open = lambda pids: let_go.wait()
+    meters = Meters({"bad": bad, "good": good()}, list, clock)
+    assert "didn't answer within" in meters.absent["bad"]
+    assert [channel.name for channel in meters.channels] == ["count", "good_probe_state"]
+    let_go.set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda _: 1 / 0,
+        lambda _: [1.0, 2.0],  # one too many
+        lambda _: ["five"],
+        lambda _: None,
+        lambda _: [None],
+    ],
+)
+def test_one_that_throws_or_answers_something_else_has_failed(clock, answer):
+    meters = Meters({"bad": Scripted(answer, POWER), "good": good()}, list, clock)
+    found = readings(meters, clock, 2)
+    assert states(found) == [FAILED, FAILED]
+    assert all(math.isnan(each["w"]) for each in found)
+    assert found[-1]["count"] == 2
+    meters.close()
+
+
+@pytest.mark.parametrize("watts", [-1.0, 1001.0, math.inf, -math.inf, 1e300])
+def test_power_that_no_sensor_means_is_nonsense(clock, watts):
+    meters = Meters({"bad": Scripted(lambda count: [watts if count == 2 else 80.0], POWER)}, list, clock)
+    found = readings(meters, clock, 3)
+    assert states(found) == [FINE, NONSENSE, FINE]
+    assert math.isnan(found[1]["w"])
+    assert found[2]["w"] == 80.0
+    meters.close()
+
+
+def test_missing_is_no_nonsense(clock):
+    meters = Meters({"bad": Scripted(lambda _: [math.nan], POWER)}, list, clock)
+    assert states(readings(meters, clock, 2)) == [FINE, FINE]
+    meters.close()
+
+
+@pytest.mark.parametrize("jump", [-50.0, 1e6])
+def test_a_counter_that_falls_or_leaps_is_nonsense_once(clock, jump):
+    joules = [100.0, 140.0, 140.0 + jump if jump > 0 else 90.0]
+    joules += [joules[-1] + 40.0]
+    meters = Meters({"bad": Scripted(lambda count: [joules[count - 1]], ENERGY)}, list, clock)
+    found = readings(meters, clock, 4)
+    assert states(found) == [FINE, FINE, NONSENSE, FINE]
+    meters.close()
+
+
+def test_one_that_disappears_is_gone_after_a_while(clock):
+    meters = Meters({"bad": Scripted(lambda count: [5.0 if count < 3 else math.nan], POWER)}, list, clock)
+    found = readings(meters, clock, 20)
+    assert states(found)[:5] == [FINE] * 5
+    assert states(found)[-1] == GONE
+    meters.close()
+
+
+def test_a_slow_sensor_is_not_gone_between_two_values(clock):
+    slow = Channel("w", "W", "power", scope="wall", interval_seconds=10.0)
+    meters = Meters({"bad": Scripted(lambda count: [5.0 if count % 20 == 1 else math.nan], slow)}, list, clock)
+    assert set(states(readings(meters, clock, 60))) == {FINE}
+    meters.close()
+
+
+def test_why_a_probe_is_absent_with_the_fix(clock):
+    absent, broken = good(), good()
+    absent.availability = lambda: Unavailable("not here", "go there")
+    broken.availability = lambda: {}["missing"]
+    meters = Meters({"absent": absent, "broken": broken}, list, clock)
+    assert meters.absent["absent"] == "not here; go there"
+    assert meters.absent["broken"].startswith("it failed")
+    assert meters.read() == []
+
+
+def test_two_probes_with_channels_of_one_name_keep_both(clock):
+    meters = Meters({"one": good(), "two": good()}, list, clock)
+    names = [channel.name for channel in meters.channels]
+    assert names == ["count", "one_probe_state", "two_count", "two_probe_state"]
+    assert [channel.sensor for channel in meters.channels] == ["one", "one", "two", "two"]
+    meters.close()
