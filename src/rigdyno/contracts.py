@@ -59,6 +59,12 @@ class Place:
         return tuple(f"{kind}:{index}" for index in range(self.devices))
 
 
+def card_of(device: str) -> int | None:
+    """Its number, of the first one where there is none; None: it is the CPU."""
+    kind, _, number = device.partition(":")
+    return None if kind == "cpu" else int(number or 0)
+
+
 class CannotRun(Exception):
     """Raised while building: the cell ends Skipped with this reason, which only the built workload could know."""
 
@@ -102,6 +108,7 @@ class Training:
 
     An update that prepares it may put batches of its own there, what it settled, notes and epsilon."""
 
+    framework: str = DEFAULT_FRAMEWORK  # whose model and tensors these are
     model: Any
     loss: Callable[[Any, Any], Any]  # (outputs, targets) -> mean over the samples
     optimizer: Callable[[Any], Any]  # parameters -> optimizer
@@ -123,7 +130,9 @@ TrainStep = Callable[[Any, Any], Any]  # (inputs, targets) -> the batch's loss, 
 class Collective(Protocol):
     """How ranks agree. With one rank every call gives back its argument."""
 
-    def sum(self, tensors: Sequence[Any]) -> None: ...
+    def sum(self, tensors: list[Any]) -> None:
+        """In place; of a framework whose tensors can't be changed, the list gets others."""
+        ...
 
     def agree(self, number: int) -> int:
         """The largest of all ranks' numbers."""

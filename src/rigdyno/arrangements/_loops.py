@@ -18,7 +18,7 @@ _LOSSES_KEPT = 5
 class Alone:
     """With one rank there is nobody to agree with."""
 
-    def sum(self, tensors: Sequence[Any]) -> None:
+    def sum(self, tensors: list[Any]) -> None:
         pass
 
     def agree(self, number: int) -> int:

@@ -16,7 +16,15 @@ from rigdyno import catalogue
 from rigdyno.contracts import Suite, SuiteRequest, Wanted
 from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
 from rigdyno.plan.budget import fitted, is_too_short, with_needs
-from rigdyno.plan.build import is_function, known_options, scope_of, update_of, usual_arrangement, workload_of
+from rigdyno.plan.build import (
+    arrangement_of_ranks,
+    is_function,
+    known_options,
+    scope_of,
+    update_of,
+    usual_arrangement,
+    workload_of,
+)
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.idle import idle_seconds, taken_by_idle, with_idle
 from rigdyno.plan.load import Request, placed
@@ -259,7 +267,7 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
         budget = Budget(seconds=request.soak_seconds, stop="clock")
     arrangement = request.arrangement or usual_arrangement(request.target)
     if request.arrangement is None and ((request.ranks or 1) > 1 or request.nodes > 1):
-        arrangement = "ddp"
+        arrangement = arrangement_of_ranks(request.target)
     kind = catalogue.load("arrangement", arrangement)
     launcher, several = kind.launcher, kind.world != "one"
     elsewhere = request.launcher is not None and scope_of(request.launcher) == "elsewhere"
