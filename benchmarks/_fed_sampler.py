@@ -57,6 +57,8 @@ class FedNvml:
             return lambda: None
         if name in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo"):
             return lambda card: SimpleNamespace(gpu=self._number() / 1000, used=self._number())
+        if name == "nvmlDeviceGetPowerManagementLimitConstraints":
+            return lambda card: [self._number(), 350_000]
         return lambda *_: self._number()
 
     def _number(self) -> int:

@@ -185,7 +185,7 @@ class Bench:
         if isinstance(request, DuelRequest):
             plan = expand_duel(request, system, "cpu", resources)
         else:
-            plan = expand(request, system, "cpu", resources)
+            plan = expand(request, system, "cpu", resources.without_meter)
         return RunHead.of(_shortened(plan), system, self._diagnosis.environment)
 
 

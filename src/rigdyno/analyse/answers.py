@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from rigdyno.errors import BadValue
 from rigdyno.schema.comparison import Answer
@@ -38,16 +39,38 @@ def answer_to(ratio: Estimate, margin: float = MARGIN) -> Answer:
     return "same" if -bound <= low and high <= bound else "undecided"
 
 
+class Words(NamedTuple):
+    """How a ratio is spoken of."""
+
+    of: str  # what differs
+    manifold: str
+    change: str
+
+
+_SPEED = Words("its rate", "is {times} times as fast", "is {change} {answer}")
+_ENERGY = Words("its energy an item", "takes {times} times the energy", "takes {change} {answer} energy")
+
+
 def in_words(name: str, ratio: Estimate, answer: Answer) -> str:
     """'B is 3.1 % slower (2.4 to 3.8 %)'."""
+    return _spoken(name, ratio, answer, _SPEED)
+
+
+def energy_words(name: str, ratio: Estimate, answer: Answer) -> str:
+    """'B takes 3.1 % less energy (2.4 to 3.8 %)'."""
+    return _spoken(name, ratio, answer, _ENERGY)
+
+
+def _spoken(name: str, ratio: Estimate, answer: Answer, words: Words) -> str:
     if answer in ("same", "undecided"):
         verdict = "the same" if answer == "same" else "undecided"
-        return f"{name}: {verdict}; its rate differs by {signed_percent(ratio.value)}{_range(ratio)}"
+        return f"{name}: {verdict}; {words.of} differs by {signed_percent(ratio.value)}{_range(ratio)}"
     if not 1 / MANIFOLD < ratio.value < MANIFOLD:
         value, low, high = (show_number(number) for number in (ratio.value, *ratio.ends))
-        return f"{name} is {value} times as fast ({low} to {high})"
+        return f"{name} {words.manifold.format(times=value)} ({low} to {high})"
     ends = sorted(abs(end - 1) for end in ratio.ends)
-    return f"{name} is {show_percent(abs(ratio.value - 1))} {answer} ({_bare(ends[0])} to {show_percent(ends[1])})"
+    change = words.change.format(change=show_percent(abs(ratio.value - 1)), answer=answer)
+    return f"{name} {change} ({_bare(ends[0])} to {show_percent(ends[1])})"
 
 
 def energy_answer(ratio: Estimate, margin: float = MARGIN) -> Answer:
@@ -55,19 +78,6 @@ def energy_answer(ratio: Estimate, margin: float = MARGIN) -> Answer:
     spoken: dict[Answer, Answer] = {"faster": "more", "slower": "less"}
     answer = answer_to(ratio, margin)
     return spoken.get(answer, answer)
-
-
-def energy_words(name: str, ratio: Estimate, answer: Answer) -> str:
-    """'B takes 3.1 % less energy (2.4 to 3.8 %)'."""
-    if answer in ("same", "undecided"):
-        verdict = "the same" if answer == "same" else "undecided"
-        return f"{name}: {verdict}; its energy an item differs by {signed_percent(ratio.value)}{_range(ratio)}"
-    if not 1 / MANIFOLD < ratio.value < MANIFOLD:
-        value, low, high = (show_number(number) for number in (ratio.value, *ratio.ends))
-        return f"{name} takes {value} times the energy ({low} to {high})"
-    ends = sorted(abs(end - 1) for end in ratio.ends)
-    change = show_percent(abs(ratio.value - 1))
-    return f"{name} takes {change} {answer} energy ({_bare(ends[0])} to {show_percent(ends[1])})"
 
 
 def _range(ratio: Estimate) -> str:

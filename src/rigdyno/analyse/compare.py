@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rigdyno.analyse.answers import MARGIN, answer_to, energy_answer, energy_words, in_favour, in_words
 from rigdyno.analyse.differences import differences
 from rigdyno.analyse.matching import Both, are_alike, matched, name_of
 from rigdyno.analyse.statistics import log_ratio_estimate
-from rigdyno.schema.comparison import Comparison
+from rigdyno.schema.comparison import Answer, Comparison
 from rigdyno.schema.energy import EnergyFigures
 from rigdyno.schema.estimate import Estimate, Missing, Reason
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.metric import ENERGY_PER_ITEM, THROUGHPUT
+from rigdyno.schema.metric import ENERGY_PER_ITEM, THROUGHPUT, Metric
 from rigdyno.units import show_percent
 
 ENOUGH_PROCESSES = 3  # two have an interval too, but one that reaches very far
@@ -123,48 +124,52 @@ def _ratio(both: Both, kind: str, what: str, sides: Sides) -> Comparison:
     metric, ratio = THROUGHPUT.in_unit(one.throughput.unit), log_ratio_estimate(two.process_rates, one.process_rates)
     speeds, margin = in_favour(ratio, metric), max(sides.margin, sides.noise or 0.0)
     answer = answer_to(speeds, margin)
-    return Comparison(
-        what=what,
-        metric=metric,
-        baseline=sides.baseline,
-        candidate=sides.candidate,
-        ratio=ratio,
-        rates=(one.throughput, two.throughput),
-        margin=margin,
-        answer=answer,
-        sentence=in_words(what, speeds, answer),
-        reasons=tuple(_weaknesses(both, ratio, sides)),
-        differences=_differences(both),
-    )
+    told = Told(what, metric, ratio, (one.throughput, two.throughput), margin, answer, in_words(what, speeds, answer))
+    return _comparison(both, sides, told)
 
 
 def _energy_ratio(both: Both, kind: str, what: str, sides: Sides) -> Iterator[Comparison]:
-    """Where both sides have it, by meters that see as much."""
-    energies = [side.energy for side in both]
-    figures = [side.kinds[kind].energy for side in both]
-    one, two = figures
-    if one is None or two is None or not all(isinstance(each, EnergyFigures) for each in energies):
+    """Where both sides have it, by meters that see as much. The machine's own noise was measured in time, not in
+    joules: the margin is the given one."""
+    before, after = (side.energy for side in both)
+    one, two = (side.kinds[kind].energy for side in both)
+    if one is None or two is None or not isinstance(before, EnergyFigures) or not isinstance(after, EnergyFigures):
         return
-    before, after = (each for each in energies if isinstance(each, EnergyFigures))
     name = f"{what}, energy"
     if before.whole != after.whole:
         sentence = f"{before.source} and {after.source} don't measure the same part of a rig"
         yield not_comparable(name, sides, Reason(code="different_meters", sentence=sentence), both)
         return
-    metric = ENERGY_PER_ITEM.in_unit(one.unit)
-    ratio, margin = log_ratio_estimate(after.process_per_item, before.process_per_item), sides.margin
-    answer = energy_answer(ratio, margin)
-    yield Comparison(
-        what=name,
-        metric=metric,
+    ratio = log_ratio_estimate(after.process_per_item, before.process_per_item)
+    answer, metric = energy_answer(ratio, sides.margin), ENERGY_PER_ITEM.in_unit(one.unit)
+    told = Told(name, metric, ratio, (one, two), sides.margin, answer, energy_words(what, ratio, answer))
+    yield _comparison(both, sides, told)
+
+
+class Told(NamedTuple):
+    """What there is to say about one ratio."""
+
+    what: str
+    metric: Metric
+    ratio: Estimate
+    figures: tuple[Estimate, Estimate]
+    margin: float
+    answer: Answer
+    sentence: str
+
+
+def _comparison(both: Both, sides: Sides, told: Told) -> Comparison:
+    return Comparison(
+        what=told.what,
+        metric=told.metric,
         baseline=sides.baseline,
         candidate=sides.candidate,
-        ratio=ratio,
-        rates=(one, two),
-        margin=margin,
-        answer=answer,
-        sentence=energy_words(name, ratio, answer),
-        reasons=tuple(_weaknesses(both, ratio, sides)),
+        ratio=told.ratio,
+        rates=told.figures,
+        margin=told.margin,
+        answer=told.answer,
+        sentence=told.sentence,
+        reasons=tuple(_weaknesses(both, told.ratio, sides)),
         differences=_differences(both),
     )
 

@@ -14,6 +14,7 @@ from rigdyno.analyse.energy import Total, meters_of, totals_of
 from rigdyno.analyse.statistics import across_processes
 from rigdyno.analyse.streams import Rows
 from rigdyno.analyse.telemetry import Span
+from rigdyno.analyse.thresholds import METERS_DISAGREE
 from rigdyno.analyse.verdict import Finding
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.energy import UPDATES_OF_A_TURN, WHOLES, EnergyFigures, MeterEnergy, Whole
@@ -22,7 +23,6 @@ from rigdyno.schema.samples import Header
 from rigdyno.units import energy_unit, seconds_of_ns, show_percent, show_scaled
 
 LEAST_COVERAGE = 0.8  # of the window: below, what an item took would rest on time that nobody metered
-DISAGREEMENT = 0.1  # between a counter and the integral of its power
 
 Samples = tuple[Header, Rows]
 
@@ -75,7 +75,7 @@ def disagreements(energy: ProcessEnergy | None) -> list[Finding]:
         if meter.check_watts is None or max(meter.watts, meter.check_watts) <= 0:
             continue
         apart = abs(meter.watts - meter.check_watts) / max(meter.watts, meter.check_watts)
-        if apart > DISAGREEMENT:
+        if apart > METERS_DISAGREE:
             counted, integrated = show_scaled(meter.watts, "W"), show_scaled(meter.check_watts, "W")
             sentence = f"{meter.title}: its energy counter says {counted}, the readings of its power {integrated}"
             return [Finding("SUSPECT", "meters_disagree", f"{sentence}: {show_percent(apart)} apart")]
@@ -158,12 +158,14 @@ def _over(values: Sequence[float], unit: str) -> Estimate:
 
 def net_of(energy: EnergyFigures, idle: EnergyFigures | Missing | None) -> EnergyFigures:
     """Without what the rig draws when it does nothing, by the same meters on the same nodes."""
-    if not isinstance(idle, EnergyFigures):
+    if idle is None:
         return energy
     nodes = energy.watts_by_node.keys()
+    if isinstance(idle, Missing):
+        return _without_net(energy, idle)
     if idle.whole != energy.whole or not nodes <= idle.watts_by_node.keys():
-        reason = Missing(reason="the idle rig was not measured by the same meters on the same nodes")
-        return replace(energy, idle_watts=reason, net_watts=reason, net_per_item=reason)
+        reason = "the idle rig was not measured by the same meters on the same nodes"
+        return _without_net(energy, Missing(reason=reason))
     base = sum(idle.watts_by_node[node] for node in nodes)
     share = 1 - base / energy.watts.value if energy.watts.value else 0.0
     method = f"less {show_scaled(base, 'W')} of the idle rig"
@@ -176,6 +178,10 @@ def net_of(energy: EnergyFigures, idle: EnergyFigures | Missing | None) -> Energ
         if isinstance(energy.per_item, Missing)
         else _less(energy.per_item, energy.per_item.value * share, method),
     )
+
+
+def _without_net(energy: EnergyFigures, reason: Missing) -> EnergyFigures:
+    return replace(energy, idle_watts=reason, net_watts=reason, net_per_item=reason)
 
 
 def _less(figure: Estimate, value: float, method: str) -> Estimate:

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from rigdyno.analyse.cards import throttled_cards
 from rigdyno.analyse.evidence import Evidence
 from rigdyno.analyse.joules import ProcessEnergy, disagreements, energy_figures, net_of, process_energy
 from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
@@ -125,10 +126,11 @@ def without_idle(found: Sequence[Measurement]) -> list[Measurement]:
     others = [each for each in found if each.spec.workload != IDLE]
     if idle is None or not others:
         return list(found)
+    drawn = idle.energy if idle.kinds else Missing(reason=f"the idle rig was not measured: {idle.why_missing()}")
     return [
         each
         if not isinstance(each.energy, EnergyFigures)
-        else msgspec.structs.replace(each, energy=net_of(each.energy, idle.energy))
+        else msgspec.structs.replace(each, energy=net_of(each.energy, drawn))
         for each in others
     ]
 
@@ -217,7 +219,8 @@ def process_figures(cell: CellData) -> Process:
         judged = [_kind(cell, kind, settled, len(kinds)) for kind, settled in kinds.items()]
         soaked = _soak(cell, ranks)
         phases = _phases(cell, list(kinds.values()))
-        energy = _energy(cell, list(kinds.values()), [figure for figure, _ in judged])
+        windows, sampled = _windows(cell, list(kinds.values())), _sampled(cell, list(kinds.values()))
+        energy = _energy(sampled, windows, [figure for figure, _ in judged])
     except TimeRanBackwards as error:
         return Process({}, [Finding("INVALID", "clock_jumped", str(error))])
     except DamagedRun as error:
@@ -225,7 +228,7 @@ def process_figures(cell: CellData) -> Process:
     if not judged:
         return Process({}, [Finding("INVALID", "too_few_steps", "no step was recorded")])
     figures = {kind: figure for kind, (figure, _) in zip(kinds, judged, strict=True)}
-    of_all = _fallen(soaked) + unexplained(phases) + disagreements(energy)
+    of_all = _fallen(soaked) + unexplained(phases) + disagreements(energy) + throttled_cards(sampled, windows)
     by_kind = dict(zip(kinds, throttled_alike([found for _, found in judged]), strict=True))
     everything = merged(finding for found in (*by_kind.values(), of_all) for finding in found)
     judgements = {kind: found + of_all for kind, found in by_kind.items()}
@@ -301,24 +304,30 @@ def _phases(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> Phases | None
     return phases_of(_numbered(steady), _numbered(timed), rate_unit(cell.facts.unit))
 
 
-def _energy(cell: CellData, kinds: Sequence[Sequence[Settled]], figures: Sequence[KindFigures]) -> ProcessEnergy | None:
-    """Over the time that is steady for all ranks of a node; an idle rig is idle all the time."""
+def _windows(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> dict[int, Span]:
+    """By node the time that is steady for all of its ranks; an idle rig is idle all the time."""
     spans: dict[int, list[Span]] = {}
     for rank in (rank for kind in kinds for rank in kind if len(rank.kept)):
         rows = rank.rows if cell.record.spec.workload == IDLE else rank.kept
         spans.setdefault(rank.who.node, []).append(span_of(rows))
-    windows = {
+    return {
         node: Span(max(each.start_ns for each in found), min(each.end_ns for each in found))
         for node, found in spans.items()
     }
+
+
+def _sampled(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> list[Samples]:
+    """By clocks that ranks have as well: times of another one mean nothing."""
+    clocks = {rank.who.clock for kind in kinds for rank in kind}
+    return [samples for samples in cell.telemetry if samples[0].participant.clock in clocks]
+
+
+def _energy(
+    telemetry: Sequence[Samples], windows: Mapping[int, Span], figures: Sequence[KindFigures]
+) -> ProcessEnergy | None:
     (only,) = figures if len(figures) == 1 else (None,)
     steps = None if only is None or only.steps is None else only.steps.value
-    known = [
-        samples
-        for samples in cell.telemetry
-        if any(rank.who.clock == samples[0].participant.clock for kind in kinds for rank in kind)
-    ]
-    return process_energy(known, windows, None if only is None else only.throughput.value, steps)
+    return process_energy(telemetry, windows, None if only is None else only.throughput.value, steps)
 
 
 def _numbered(by_rank: Mapping[int | None, T]) -> dict[int, T]:

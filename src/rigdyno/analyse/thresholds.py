@@ -80,5 +80,12 @@ STEAL_INVALID = 0.20
 CLOCK_CHANGE = 0.10
 CLOCK_PARTS = 8
 
+# Share by which a card's energy counter and the integral of its power may differ: sensors are good for 5 %, cards that
+# sample a quarter of the time were off by 40 %.
+METERS_DISAGREE = 0.10
+
+# Readings in which a card says that it lowered its clock for heat or its supply. One in a while moves no figure.
+CARD_THROTTLED = 0.10
+
 # The sampler reads twice a second; on a full machine a reading may be late by some tenths of a second.
 SAMPLER_GAP_SECONDS = 2.0

@@ -10,7 +10,7 @@ from rigdyno.errors import BadValue
 from rigdyno.schema.estimate import Estimate, Reason, Validity, Verdict
 from rigdyno.units import show_percent, show_scaled
 
-RULE_VERSION = 3  # raised whenever a rule or a threshold changes: a verdict is cached only with it
+RULE_VERSION = 4  # raised whenever a rule or a threshold changes: a verdict is cached only with it
 
 # How far a figure's lower bound may exceed the upper bound of a physical limit: the limit is itself a measurement of
 # the same noisy machine, by a kernel that may not be the best possible one.

@@ -139,7 +139,7 @@ def _drawn(watched: Watched) -> Group:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, show_header=False)
     for title, chart, value in watched.rows():
         table.add_row(title, chart, Text(value, justify="right"))
     return Group(table, *(Text(note, style="dim") for note in watched.notes()))

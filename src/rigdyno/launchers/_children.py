@@ -62,8 +62,8 @@ class Child:
         finally:
             os.close(descriptor)
 
-    def stop(self) -> int:
-        """Asks the process and its children, then makes them."""
+    def stop(self, *, for_good: bool = True) -> int:
+        """Asks the process and its children, then makes them; `for_good`: waits until they are gone."""
         if (code := self.code) is not None:
             return code
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -71,7 +71,7 @@ class Child:
                 os.killpg(self._process.pid, number)
             with suppress(subprocess.TimeoutExpired):
                 return self._process.wait(GRACE_SECONDS)
-        return self._process.wait()
+        return self._process.wait() if for_good else -signal.SIGKILL
 
 
 def worker_environment(spec: RunSpec) -> dict[str, str]:

@@ -69,7 +69,7 @@ class NodeSampler:
     def stop(self) -> list[Exit]:
         if self._whose is not None and not self._ended:
             early = self._child.code
-            code = self._child.stop()
+            code = self._child.stop(for_good=False)  # a read of a sensor that hangs in the kernel can't be ended
             # If it was still starting, nothing of it died but by us.
             self._ended = [Exit(0 if early is None and code == -signal.SIGTERM else code, self._whose.id)]
         return self._ended

@@ -115,7 +115,7 @@ def require_one_configuration(request: Request) -> None:
 def _arm(request: Request, system: System, device: str, resources: Resources) -> RunSpec:
     """One configuration, whatever it came from."""
     require_one_configuration(request)
-    plan = expand(request, system, device, resources)
+    plan = expand(request, system, device, resources.without_meter)  # of ratios nothing is taken off
     specs = list({cell.spec.key(): cell.spec for cell in plan.cells}.values())
     if len(specs) != 1:
         raise UsageError(f"an arm of a duel is one configuration, and {request.target} is swept into {len(specs)}")

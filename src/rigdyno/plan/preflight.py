@@ -27,6 +27,11 @@ class Resources:
     available_bytes: int
     has_meter: bool = False  # of power or energy
 
+    @property
+    def without_meter(self) -> Resources:
+        """For what has no use for the idle rig."""
+        return replace(self, has_meter=False)
+
     def shared_by(self, ranks: int) -> Resources:
         return replace(self, available_bytes=self.available_bytes // ranks)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from rigdyno.threads import Answer, Worker, trouble_of
 from rigdyno.units import seconds_of_ns
 
 OPEN_SECONDS = 5.0  # a driver that has to be loaded takes seconds
-READ_SECONDS = 0.25
+READ_SECONDS = 0.45  # less than the time between two readings; on a full machine a thread waits for its turn too
 CLOSE_SECONDS = 3.0
 LEAST_SECONDS = 0.01  # between two readings of a counter: what it was renewed by may be of longer ago
 GONE_SECONDS = 5.0  # without a single value, beyond what the sensor itself takes
@@ -101,9 +102,9 @@ class Meters:
     def _channels(self, name: str, answer: Answer | None, taken: set[str]) -> tuple[Channel, ...] | None:
         trouble = trouble_of(answer, OPEN_SECONDS)
         if answer is None or trouble is not None:
-            self.absent[name] = trouble or ""
+            self.absent[name] = _without_home(trouble or "")
         elif isinstance(answer.value, Unavailable):
-            self.absent[name] = _why(answer.value)
+            self.absent[name] = _without_home(_why(answer.value))
         else:
             return tuple(_unlike(channel, name, taken) for channel in answer.value)
         return None
@@ -140,6 +141,12 @@ def _of_energy(clock: Clock) -> list[Channel]:
 
 def _why(unavailable: Unavailable) -> str:
     return unavailable.reason if unavailable.fix is None else f"{unavailable.reason}; {unavailable.fix}"
+
+
+def _without_home(text: str) -> str:
+    """A run folder tells nobody's name."""
+    home = str(Path("~").expanduser())
+    return text.replace(home, "~") if len(home) > 1 else text
 
 
 def _unlike(channel: Channel, probe: str, taken: set[str]) -> Channel:

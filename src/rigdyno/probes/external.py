@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -29,8 +30,10 @@ from rigdyno.toml import config_file, line_of, read_toml
 from rigdyno.units import NS_PER_S, seconds_from
 
 TABLE = "meters"
+MOST_LINES = 1000  # of a JSON document
 MOST_WAIT_SECONDS = 60.0  # between two tries of a command that fails
 _WATTS = re.compile(r"(?<![\w.])([-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)(?:[eE][-+]?\d+)?)\s*(mW|kW|[Ww]atts?|W)?(?![\w])")
+MOST_WATTS_PRINTED = 1e300  # a whole number of any size is JSON
 _FACTORS = {"mW": 1e-3, "kW": 1e3}
 
 
@@ -63,14 +66,19 @@ class External:
         except BadValue as error:
             return Unavailable(str(error), "docs/energy.md shows how a meter is written")
         if not meters:
-            add = (
-                f'add a line to {self._path() or "the configuration file"}: {TABLE}.plug = "COMMAND THAT PRINTS WATTS"'
-            )
-            return Unavailable("no command that prints watts is configured", add)
+            line = f'{TABLE}.plug = "COMMAND THAT PRINTS WATTS"'
+            return Unavailable("no command that prints watts is configured", f"add to {self._shown_path()}: {line}")
         missing = [name for name, meter in meters.items() if shutil.which(meter.words[0]) is None]
         if len(missing) < len(meters):
             return None
-        return Unavailable(f"there is no command '{meters[missing[0]].words[0]}'", f"correct it in {self._path()}")
+        return Unavailable(f"there is no command '{meters[missing[0]].words[0]}'", f"correct {self._shown_path()}")
+
+    def _shown_path(self) -> str:
+        """As a person would write it, whoever that is."""
+        if self._config is not None:
+            return str(self._config)
+        base = "$XDG_CONFIG_HOME" if os.environ.get("XDG_CONFIG_HOME") else "~/.config"
+        return f"{base}/rigdyno/config.toml"
 
     def open(self, worker_pids: Callable[[], Sequence[int]]) -> Sequence[Channel]:
         meters = configured(self._path())
@@ -98,6 +106,7 @@ class Followed:
         self._meter, self._clock = meter, clock
         self._every = self._wait = seconds_from(meter.every)
         self._reader: LineReader | None = None
+        self._unread: list[str] = []  # lines without a reading so far
         self._due_ns = clock.now_ns()
 
     def watts(self) -> float:
@@ -106,7 +115,12 @@ class Followed:
             self._start()
             return math.nan
         code = self._reader.code  # before the lines: what it printed last is read below
-        found = [watts for text in self._reader.lines() if (watts := watts_in(text, self._meter.json)) is not None]
+        lines = self._reader.lines()
+        found = [watts for text in lines if (watts := watts_in(text, self._meter.json)) is not None]
+        if code is not None and not found and self._meter.json:  # a document of many lines
+            whole = watts_in("\n".join((*self._unread, *lines)), self._meter.json)
+            found = [] if whole is None else [whole]
+        self._unread = [] if found else [*self._unread, *lines][-MOST_LINES:]
         if found:
             self._wait = self._every
         if code is not None:
@@ -123,6 +137,7 @@ class Followed:
 
     def _end(self, *, failed: bool) -> None:
         self.close()
+        self._unread = []
         self._later(failed=failed)
 
     def _later(self, *, failed: bool) -> None:
@@ -156,7 +171,9 @@ def _at_path(text: str, path: str) -> float | None:
         return None
     if isinstance(value, str):
         return watts_in(value)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < MOST_WATTS_PRINTED else math.inf  # nonsense, and tagged as such
 
 
 def configured(path: Path | None) -> dict[str, Meter]:

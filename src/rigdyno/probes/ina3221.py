@@ -86,7 +86,7 @@ def rails_of(root: Path) -> Iterator[Rail]:
 
 
 def _by_iio(drivers: Path) -> Iterator[Rail]:
-    for label in sorted(drivers.glob("ina3221x/*/iio:device*/rail_name_*")):
+    for label in sorted(drivers.glob("ina3221x/*/iio*device*/rail_name_*")):
         power = label.with_name(f"in_power{label.name.rpartition('_')[2]}_input")
         if power.exists():
             yield Rail(text_in(label), power)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -12,6 +15,9 @@ import msgspec
 from rigdyno.contracts import Channel, Unavailable
 
 MOST_WATTS = 5000.0
+INSTALL_DRIVER = "install the NVIDIA driver, and check with nvidia-smi"
+# One of them is where a driver is: of a PC or a server, of Windows below Linux, of a Jetson.
+DRIVER_FILES = ("dev/nvidiactl", "proc/driver/nvidia", "dev/dxg", "dev/nvhost-gpu", "dev/nvgpu")
 
 Question = Callable[[Any, Any], float]  # (library, card) -> value
 
@@ -20,12 +26,11 @@ Question = Callable[[Any, Any], float]  # (library, card) -> value
 _POWER_SECONDS, _COUNTER_SECONDS = 0.1, 0.1
 _KINDS: tuple[tuple[Channel, Question], ...] = (
     (
-        Channel("power_w", "W", "power", extent="whole", interval_seconds=_POWER_SECONDS, most=MOST_WATTS),
+        Channel("power_w", "W", "power", extent="whole", interval_seconds=_POWER_SECONDS),
         lambda nvml, card: nvml.nvmlDeviceGetPowerUsage(card) / 1000,
     ),
     (
-        Channel("energy_joules", "J", "energy", "counter", extent="whole", interval_seconds=_COUNTER_SECONDS,
-                most=MOST_WATTS),
+        Channel("energy_joules", "J", "energy", "counter", extent="whole", interval_seconds=_COUNTER_SECONDS),
         lambda nvml, card: nvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1000,
     ),
     (
@@ -39,10 +44,18 @@ _KINDS: tuple[tuple[Channel, Question], ...] = (
     ),
     (
         Channel("temperature_c", "C", "temperature"),
-        lambda nvml, card: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU),
+        lambda nvml, card: _temperature(nvml, card),
     ),
     (Channel("throttle_reasons", "bits", "throttle"), lambda nvml, card: _throttle_reasons(nvml, card)),
 )  # fmt: skip
+
+
+def _temperature(nvml: Any, card: Any) -> float:
+    """Later drivers have a second function for it, and may no longer answer the first."""
+    try:
+        return float(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU))
+    except (AttributeError, nvml.NVMLError):
+        return float(nvml.nvmlDeviceGetTemperatureV(card, nvml.NVML_TEMPERATURE_GPU))
 
 
 def _throttle_reasons(nvml: Any, card: Any) -> float:
@@ -63,24 +76,29 @@ class Nvml:
 
     hints: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, pynvml: Any = None) -> None:
-        self._given = pynvml
+    def __init__(self, pynvml: Any = None, root: Path = Path("/")) -> None:
+        self._given, self._root = pynvml, root
         self._nvml: Any = None
         self._asked: list[_Asked] = []
 
     def availability(self) -> Unavailable | None:
-        try:
-            nvml = self._library()
-        except ImportError:
+        if self._given is None and importlib.util.find_spec("pynvml") is None:
             return Unavailable("pynvml is not installed", "pip install 'rigdyno[nvidia]'")
+        if self._given is None and self._has_no_driver():
+            return Unavailable("there is no NVIDIA driver here", INSTALL_DRIVER)
+        nvml = self._library()
         try:
             nvml.nvmlInit()
         except (nvml.NVMLError, OSError) as error:
-            return Unavailable(f"NVML can't start: {error}", "install the NVIDIA driver, and check with nvidia-smi")
+            return Unavailable(f"NVML can't start: {error}", INSTALL_DRIVER)
         try:
             return self._unreadable(nvml)
         finally:
             nvml.nvmlShutdown()
+
+    def _has_no_driver(self) -> bool:
+        """Certain without loading the library: a list of what there is answers at once."""
+        return sys.platform == "linux" and not any((self._root / path).exists() for path in DRIVER_FILES)
 
     def _unreadable(self, nvml: Any) -> Unavailable | None:
         """That it starts says nothing: on a Jetson it does, and then answers NotSupported to everything."""
@@ -105,7 +123,7 @@ class Nvml:
             for kind, question in _KINDS:
                 if _answer(nvml, card, question) is not None:
                     self._asked.append(_Asked(card, question))
-                    channels.append(_named(kind, f"gpu{index}"))
+                    channels.append(_named(kind, f"gpu{index}", _most_watts(nvml, card)))
         return channels
 
     def read(self) -> Sequence[float]:
@@ -129,9 +147,17 @@ def _answer(nvml: Any, card: Any, question: Question) -> float | None:
     """None: this card, driver or package doesn't know."""
     try:
         return float(question(nvml, card))
-    except (nvml.NVMLError, AttributeError):
+    except (nvml.NVMLError, AttributeError, IndexError, TypeError):
         return None
 
 
-def _named(kind: Channel, device: str) -> Channel:
-    return msgspec.structs.replace(kind, name=f"{device}_{kind.name}", device=device, scope="card", sensor="nvml")
+def _most_watts(nvml: Any, card: Any) -> float:
+    """Beyond what the card can draw, peaks of microseconds included: three times the highest limit that it takes."""
+    limit = _answer(nvml, card, lambda nvml, card: nvml.nvmlDeviceGetPowerManagementLimitConstraints(card)[1] / 1000)
+    return 3 * limit if limit else MOST_WATTS
+
+
+def _named(kind: Channel, device: str, most_watts: float) -> Channel:
+    most = most_watts if kind.quantity in ("power", "energy") else None
+    name = f"{device}_{kind.name}"
+    return msgspec.structs.replace(kind, name=name, device=device, scope="card", sensor="nvml", most=most)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing
-from rigdyno.schema.metric import RATE_CHANGE, THROUGHPUT
+from rigdyno.schema.metric import ENERGY_PER_ITEM, RATE_CHANGE, THROUGHPUT
 from rigdyno.schema.view import Column, Entry, Row, Table, Text, View
 from rigdyno.units import show_percent
 
@@ -18,8 +18,11 @@ def comparison_view(
     compared = [each for each in comparisons if each.answer != "NOT_COMPARABLE"]
     differing, weak = _in_all([each.differences for each in compared]), _in_all([_weaknesses(e) for e in compared])
     rows = tuple(_row(each, {*differing, *weak}) for each in comparisons)
-    margin = f"faster, slower: the whole interval lies beyond {show_percent(compared[0].margin)}" if compared else ""
-    title, columns = "The candidate's rate beside the baseline's", _columns(compared)
+    metered = any(each.metric.name == ENERGY_PER_ITEM.name for each in compared)
+    answers = "faster, slower, less, more" if metered else "faster, slower"
+    margin = f"{answers}: the whole interval lies beyond {show_percent(compared[0].margin)}" if compared else ""
+    what = "rate and energy" if metered else "rate"
+    title, columns = f"The candidate's {what} beside the baseline's", _columns(compared)
     return View(
         title="Two stored runs",
         rigs=(f"baseline: {runs[0]}", f"candidate: {runs[1]}"),

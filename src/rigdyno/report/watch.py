@@ -117,10 +117,11 @@ class Watched:
         self._troubles = [f"{sensor}: {states[int(code)]}" for sensor, code in codes if code]
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Of each channel its name, its chart and its value."""
+        """Of each channel that has a value its name, its chart and the value."""
         return [
             (course.title, chart(course.values, _HIGHEST.get(course.channel.quantity)), course.text())
             for course in self._courses
+            if not math.isnan(course.newest)
         ]
 
     def line(self, time: str) -> str:

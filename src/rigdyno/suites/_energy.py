@@ -32,9 +32,11 @@ def energy_columns(measurements: Sequence[Measurement]) -> tuple[Column, ...]:
 
 
 def energy_entries(measurement: Measurement) -> dict[str, Entry]:
-    if not isinstance(measurement.energy, EnergyFigures):
-        return {} if measurement.energy is None else {PER_ITEM.key: measurement.energy}
-    return {PER_ITEM.key: measurement.energy.per_item}
+    """Why a row has none, the table of energy says."""
+    energy = measurement.energy
+    if not isinstance(energy, EnergyFigures) or isinstance(energy.per_item, Missing):
+        return {}
+    return {PER_ITEM.key: energy.per_item}
 
 
 def energy_table(measurements: Sequence[Measurement], name_of: Callable[[Measurement], str]) -> Table | None:

@@ -10,7 +10,7 @@ from rigdyno.schema.channel import Channel
 from rigdyno.schema.energy import EnergyFigures
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.participant import clock_of, laid_out, sampler_of
-from rigdyno.schema.record import Facts
+from rigdyno.schema.record import Facts, Failed
 from rigdyno.schema.samples import telemetry_fields, telemetry_header
 from rigdyno.schema.spec import RunSpec
 from support import a_record
@@ -178,3 +178,22 @@ def test_the_figure_that_leaves_the_house():
     named = {metric.name: figure for metric, figure in found.kinds["step"].by_metric()}
     assert isinstance(named["energy per item"], Estimate)
     assert named["energy per item"].value == pytest.approx(0.5)
+
+
+REASONS = Channel("bits", "bits", "throttle", device="gpu0", scope="card", sensor="nvml")
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"), [(0x40, "heat"), (0x20 | 0x4, "heat"), (0x80, "a power brake"), (0x4, None)]
+)
+def test_a_card_that_lowers_its_clock_is_suspect_but_for_its_usual_cap_on_power(bits, words):
+    (found,) = measurements([cell(CARD_POWER, REASONS, g_w=200.0, bits=float(bits))])
+    sentences = [reason.sentence for reason in found.validity.reasons if reason.code == "card_throttled"]
+    expected = [] if words is None else [f"throttled: gpu0 lowered its clock for {words} in 100 % of the readings"]
+    assert sentences == expected
+
+
+def test_an_idle_rig_that_could_not_be_measured_is_the_reason():
+    failed = a_record(RunSpec(workload="idle"), outcome=Failed(kind="exit", phase="start", message="exit code 1"))
+    (found,) = without_idle(measurements([CellData(failed), cell(INPUT, in_w=40.0)]))
+    assert "the idle rig was not measured: exit while in start: exit code 1" in found.energy.net_per_item.reason

@@ -248,7 +248,9 @@ class TestByJoules:
     @pytest.mark.parametrize(("sensor", "turn"), [(0.0, 11.0), (0.1, 11.0), (2.0, 44.0)])
     def test_a_turn_has_time_for_20_readings_of_sensor_and_sampler(self, monkeypatch, sensor, turn):
         monkeypatch.setattr("rigdyno.plan.duel.update_seconds", lambda clock: sensor)
-        plan = planned(by="joules", budget_seconds=3600.0)
+        metered = Resources(available_bytes=10**12, has_meter=True)
+        plan = planned(by="joules", budget_seconds=3600.0, resources=metered)
+        assert {cell.spec.workload for cell in plan.cells} == {"tensor_add"}  # no idle rig beside the pairs
         assert plan.duel.turn_seconds == pytest.approx(turn)
         assert plan.cells[0].spec.budget.seconds >= 6 * turn
         assert plan.seconds <= 3600.0

@@ -103,7 +103,7 @@ def test_a_slip_in_it_is_one_line_with_the_place(tmp_path, text, words):
 def test_no_configuration_says_what_to_add(tmp_path):
     path = tmp_path / "config.toml"
     unavailable = External(config=path).availability()
-    assert unavailable.fix == f'add a line to {path}: meters.plug = "COMMAND THAT PRINTS WATTS"'
+    assert unavailable.fix == f'add to {path}: meters.plug = "COMMAND THAT PRINTS WATTS"'
     config(tmp_path, 'meters.plug = "no-such-command-here"')
     assert "no command 'no-such-command-here'" in External(config=path).availability().reason
 
@@ -202,3 +202,19 @@ def test_closing_ends_what_the_command_started(tmp_path):
     until(lambda: (probe.read(), pid_file.exists() and pid_file.read_text().isdigit())[1])
     probe.close()
     until(lambda: not _is_alive(int(pid_file.read_text())))
+
+
+def test_a_document_of_many_lines_is_read_when_the_command_has_ended(tmp_path):
+    text = command(tmp_path, "pretty", "import json", "print(json.dumps({'psu': [{'watts': 61.5}]}, indent=2))")
+    line = f'meters.psu = {{ command = "{text}", json = "psu.0.watts", every = "10ms" }}'
+    probe = External(config=config(tmp_path, line))
+    probe.open(list)
+    try:
+        until(lambda: probe.read()[0] == 61.5)
+    finally:
+        probe.close()
+
+
+def test_a_number_beyond_all_bounds_is_infinite_and_so_nonsense():
+    assert watts_in(f'{{"w": {10**400}}}', "w") == math.inf
+    assert watts_in("9" * 400) == math.inf

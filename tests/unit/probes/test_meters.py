@@ -181,3 +181,10 @@ def test_two_probes_with_channels_of_one_name_keep_both(clock):
     assert names == ["count", "one_probe_state", "two_count", "two_probe_state"]
     assert [channel.sensor for channel in meters.channels] == ["one", "one", "two", "two"]
     meters.close()
+
+
+def test_why_a_probe_is_absent_names_no_home(clock, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "ada"))
+    probe = good()
+    probe.availability = lambda: Unavailable("nothing configured", f"write {tmp_path}/ada/.config/x")
+    assert Meters({"p": probe}, list, clock).absent == {"p": "nothing configured; write ~/.config/x"}

@@ -27,6 +27,7 @@ class FakeNvml:
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=10**9),
         "nvmlDeviceGetClockInfo": 1410,
         "nvmlDeviceGetTemperature": 66,
+        "nvmlDeviceGetTemperatureV": 66,
         "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40,
         "nvmlDeviceGetCurrentClocksEventReasons": 0x40,
     }
@@ -97,6 +98,11 @@ def test_throttle_reasons_by_the_name_of_the_driver_s_age(library):
     assert read_once(library)["gpu0_throttle_reasons"] == 64
 
 
+def test_a_temperature_by_either_function():
+    for name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"):
+        assert read_once(FakeNvml(lacks=(name,)))["gpu0_temperature_c"] == 66
+
+
 def test_on_a_jetson_it_starts_and_answers_nothing():
     library = FakeNvml(count=1, refuses={(None, name): NOT_SUPPORTED for name in FakeNvml.ANSWERS})
     unavailable = Nvml(library).availability()
@@ -143,3 +149,19 @@ def test_a_missing_package_has_a_command(monkeypatch):
     unavailable = Nvml().availability()
     assert unavailable is not None
     assert unavailable.fix == "pip install 'rigdyno[nvidia]'"
+
+
+def test_without_a_driver_the_library_is_not_even_loaded(tmp_path):
+    unavailable = Nvml(root=tmp_path).availability()
+    assert (unavailable.reason, unavailable.fix) == (
+        "there is no NVIDIA driver here",
+        "install the NVIDIA driver, and check with nvidia-smi",
+    )
+
+
+def test_a_card_s_own_limit_tells_nonsense_from_a_peak():
+    library = FakeNvml(count=1)
+    library.nvmlDeviceGetPowerManagementLimitConstraints = lambda card: [100_000, 350_000]
+    channels = {channel.quantity: channel for channel in Nvml(library).open(list)}
+    assert channels["power"].most == channels["energy"].most == 1050.0
+    assert channels["temperature"].most is None

@@ -1,10 +1,14 @@
 """The energy counters, on a powercap that is made up in a folder, in the kernel's own layout."""
 
 import math
+import os
 
 import pytest
 
+from rigdyno.probes._meters import Meters
+from rigdyno.probes.host import Host
 from rigdyno.probes.rapl import Rapl
+from support import ManualClock
 
 ZONES = (
     ("intel-rapl:0", "package-0"),
@@ -69,3 +73,22 @@ def test_no_powercap_says_why(tmp_path, flags, words):
     assert unavailable is not None
     assert words in unavailable.reason
     assert unavailable.fix
+
+
+def test_a_counter_that_hangs_in_the_kernel_costs_nobody_else_a_reading(tmp_path, powercap, monkeypatch):
+    """A pipe that nobody writes into hangs whoever opens it, as a sensor on a stuck bus does."""
+    stuck = powercap / "intel-rapl:0/energy_uj"
+    stuck.unlink()
+    os.mkfifo(stuck)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu 1 0 1 8 0 0 0 0\ncpu0 1 0 1 8 0 0 0 0\n")
+    monkeypatch.setattr("rigdyno.probes._meters.OPEN_SECONDS", 0.1)
+    clock = ManualClock()
+    meters = Meters({"rapl": Rapl(tmp_path), "host": Host(clock, tmp_path)}, list, clock)
+    try:
+        assert "didn't answer" in meters.absent["rapl"]
+        assert {channel.sensor for channel in meters.channels} == {"host"}
+        assert len(meters.read()) == len(meters.channels)
+    finally:
+        os.close(os.open(stuck, os.O_RDWR))  # lets go of it
+        meters.close()
