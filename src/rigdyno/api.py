@@ -32,6 +32,7 @@ from rigdyno.plan.run_options import OF_DUEL, message_for_python
 from rigdyno.report.duel import duel_view, noise_sentence
 from rigdyno.report.format_entry import entry_text
 from rigdyno.report.plan_text import time_sentence
+from rigdyno.report.process_figures import process_figures
 from rigdyno.report.progress import Silent
 from rigdyno.report.view import view_of
 from rigdyno.rig.devices import accelerators_here, best_device
@@ -43,6 +44,7 @@ from rigdyno.runner.own_loop import OwnLoop
 from rigdyno.runner.schedule import still_to_run
 from rigdyno.runner.sessions import Sessions, open_sessions
 from rigdyno.schema.comparison import Duel
+from rigdyno.schema.figure import Figure, with_distinct_keys
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import UNNAMED, RunHead, RunRecord
 from rigdyno.schema.spec import Plan, Value
@@ -94,6 +96,11 @@ class Run:
         found = self.measurements
         noise = noise_sentence(duel, self.head.plan.noise_missing)
         return view_of(self.head, found, saved_in, self._warnings(), noise)
+
+    def figures(self) -> tuple[Figure, ...]:
+        """Those of the view, then of single processes: what they did over time, and how long their steps took."""
+        own = () if self.head.plan.is_duel else tuple(process_figures(self.cells, self.measurements))
+        return with_distinct_keys((*self.view().figures, *own))
 
     def _warnings(self) -> tuple[str, ...]:
         unfinished = self._unfinished()

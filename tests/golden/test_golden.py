@@ -13,8 +13,9 @@ import pytest
 from rigdyno import api, catalogue
 from rigdyno.report.page import Page
 from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
+from rigdyno.schema.figure import Axis, Datum, Event, Figure, Panel, Period, Series
 from rigdyno.schema.metric import BANDWIDTH, LIMIT_SHARE, THROUGHPUT, Metric
-from rigdyno.schema.view import Column, Plot, Published, Row, Share, Table, Text, View
+from rigdyno.schema.view import Column, Published, Row, Share, Table, Text, View
 from support import a_stored_run
 
 HERE = Path(__file__).parent
@@ -34,6 +35,28 @@ def a_rate(value, low, high, unit, n=120):
     confidence = None if low is None else 0.95
     method = "sum over sum, by hand"
     return Estimate(value=value, low=low, high=high, confidence=confidence, n=n, unit=unit, method=method)
+
+
+def a_time_line(label):
+    """A gap in the middle, everything that a value can have, and somebody's label."""
+    rates = (
+        Datum(x=1.0, value=3e11),
+        Datum(x=31.0, value=2e11, low=1.9e11, high=2.1e11, confidence=0.95, n=12, verdict="SUSPECT", note=label),
+        Datum(x=41.0, value=None, note="not read"),
+        Datum(x=61.0, value=5.5e10),
+    )
+    return Figure(
+        key="rate-over-time",
+        kind="timeline",
+        title="rate over time",
+        x=Axis(quantity="time", unit="s", along="time"),
+        panels=(Panel(y=Axis(quantity="rate", unit="B/s"), series=(Series(name=label, role="measured", data=rates),)),),
+        events=(Event(x=20.0, label="steady from here", kind="warm_up_cut"),),
+        periods=(Period(name="warm-up", start=0.0, end=20.0),),
+        caption="How the rate held",
+        verdict="SUSPECT",
+        reasons=("throttled",),
+    )
 
 
 def every_entry():
@@ -80,12 +103,7 @@ def every_entry():
         title="Everything <at> once",
         rigs=(f"{label}: Test CPU, 2 cores",),
         tables=(Table(title="All | kinds", columns=columns, rows=rows, notes=("a note of the table",)),),
-        plots=(
-            Plot(
-                title="rate over time", unit="B/s", seconds=(1.0, 31.0, 61.0), values=(3e11, 2e11, 5.5e10),
-                mark_seconds=20.0, mark_title="steady from here",
-            ),
-        ),
+        figures=(a_time_line(label),),
         validity=Validity(
             verdict="INVALID", reasons=(Reason(code="throttled", sentence="fell to 18 % (as published)"),)
         ),

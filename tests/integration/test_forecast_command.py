@@ -154,20 +154,22 @@ class TestLink:
 class TestPlot:
     def test_json_carries_the_interval_and_where_the_forecast_begins(self, forecast):
         view, rows = rows_of(forecast("--json"))
-        [plot] = view["plots"]
-        assert plot["forecast_from"] == 6
-        assert plot["seconds"] == sorted(plot["seconds"])
-        assert plot["lows"][:6] == plot["values"][:6] == plot["highs"][:6]
-        assert all(low < value < high for low, value, high in list(zip(*bands(plot), strict=True))[6:])
-        drawn = dict(zip(plot["seconds"], zip(*bands(plot), strict=True), strict=True))
+        measured, predicted = [series["data"] for series in view["figures"][0]["panels"][0]["series"]]
+        assert [each["x"] for each in measured] == [1, 2, 4, 8, 16, 32]
+        assert not any("low" in each for each in measured)
+        assert [each["x"] for each in predicted] == sorted(each["x"] for each in predicted)
+        assert all(each["low"] < each["value"] < each["high"] for each in predicted)
+        drawn = {each["x"]: (each["low"], each["value"], each["high"]) for each in predicted}
         for devices in (64, 128):
             rate = rows[devices]["entries"]["rate"]
             assert drawn[devices] == (rate["low"], rate["value"], rate["high"])
 
     def test_far_sizes_are_drawn_to_the_end(self, forecast):
-        [plot] = rows_of(forecast("--devices", "100,1000", "--json"))[0]["plots"]
-        assert plot["seconds"][-1] == 1000
-        assert len(plot["seconds"]) < 140
+        [figure] = rows_of(forecast("--devices", "100,1000", "--json"))[0]["figures"]
+        assert [series["role"] for series in figure["panels"][0]["series"][1:]] == ["predicted"]
+        sizes = [each["x"] for each in figure["panels"][0]["series"][1]["data"]]
+        assert sizes[-1] == 1000
+        assert len(sizes) < 140
 
     def test_the_terminal_has_a_sign_for_each(self, forecast):
         lines = forecast(NO_COLOR="1").stdout.splitlines()
@@ -176,10 +178,6 @@ class TestPlot:
         drawn = lines[first + 1 : first + 9]
         assert all(any(sign in line for line in drawn) for sign in "•◦░│")
         assert not any("•" in line.partition("◦")[2] for line in drawn)
-
-
-def bands(plot):
-    return plot["lows"], plot["values"], plot["highs"]
 
 
 @pytest.fixture

@@ -17,15 +17,25 @@ if TYPE_CHECKING:
     from rigdyno.api import Run
 
 
-@click.command("report", short_help="The table of stored runs, as text, Markdown, CSV or JSON.")
+@click.command("report", short_help="The table of stored runs as text, Markdown, CSV or JSON; their figures.")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--format", "form", type=click.Choice(catalogue.names("format")), default="terminal", show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write it there.")
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME", help="One more column: torch, cuda, kernel, threads."
 )
+@click.option("--figures", type=click.Path(file_okay=False), metavar="DIR", help="Write the figures there instead.")
+@click.option("--dark", is_flag=True, help="Figures for a dark ground.")
 @out_option
-def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple[str, ...], out: str | None) -> int:
+def command(
+    runs: tuple[str, ...],
+    form: str,
+    output: str | None,
+    columns: tuple[str, ...],
+    figures: str | None,
+    dark: bool,
+    out: str | None,
+) -> int:
     """The table of stored runs; without a RUN, of the newest.
 
     \b
@@ -34,7 +44,10 @@ def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple
       rigdyno report runs/device.20260101-120000 --format markdown
       rigdyno report RUN RUN --format csv --output figures.csv
       rigdyno report --column torch --column kernel
+      rigdyno report RUN --figures figures
     """
+    if figures is not None:
+        return _write_figures(_readable(newest_or(runs, out)), Path(figures), dark=dark)
     views = [with_columns(finished.view(), columns) for finished in _readable(newest_or(runs, out))]
     texts = [rendered(view, form) for view in views]
     text = _joined(texts, form)
@@ -43,6 +56,20 @@ def command(runs: tuple[str, ...], form: str, output: str | None, columns: tuple
     else:
         with disk_errors(Path(output)):
             Path(output).write_text(text, encoding="utf-8")
+    return EXIT_DONE
+
+
+def _write_figures(finished: list[Run], folder: Path, *, dark: bool) -> int:
+    """Of several runs each in a folder of its own."""
+    from rigdyno.report.figure_files import write_figures
+
+    for run in finished:
+        inside = folder / run.path.name if len(finished) > 1 else folder
+        drawn = run.figures()
+        if not drawn:
+            click.echo(f"rigdyno: {run.path} has no figures", err=True)
+        for path in write_figures(drawn, inside, dark=dark):
+            click.echo(path)
     return EXIT_DONE
 
 

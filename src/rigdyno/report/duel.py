@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rigdyno.analyse.answers import MANIFOLD
 from rigdyno.analyse.duel import meaningless_below
 from rigdyno.report.comparison import change
 from rigdyno.schema.comparison import Duel
 from rigdyno.schema.estimate import Estimate, Number
+from rigdyno.schema.figure import Axis, Band, Figure, Panel, Series, datum_of
 from rigdyno.schema.metric import COUNT, ENERGY_CHANGE, ENERGY_PER_ITEM, ENERGY_RATIO, RATE_CHANGE, RATE_RATIO, Metric
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.view import Column, Entry, Row, Sentence, Table, Text, View
@@ -20,6 +23,7 @@ def duel_view(head: RunHead, duel: Duel, saved_in: str, warnings: tuple[str, ...
         title=_title(duel),
         rigs=(label + head.system.line(),),
         tables=(_table(duel),),
+        figures=_figures(duel),
         comparisons=(compared,),
         standing=(f"A: {compared.baseline}", f"B: {compared.candidate}"),
         closing=tuple(_closing(duel)),
@@ -54,11 +58,24 @@ def _no_noise(reason: str) -> Sentence:
     return Sentence(text=f"The machine's own noise was not measured: {reason}.")
 
 
-def _table(duel: Duel) -> Table:
-    figures = [(f"pair {figure.pair}", figure.ratio, figure.ratio.n) for figure in duel.pairs]
+Compared = tuple[str, Estimate, int]  # the processes, B's rate over A's, rounds
+
+
+def _compared(duel: Duel) -> list[Compared]:
+    """Each pair, and all of them together."""
+    found = [(f"pair {figure.pair}", figure.ratio, figure.ratio.n) for figure in duel.pairs]
     if isinstance(duel.comparison.ratio, Estimate) and len(duel.pairs) > 1:
-        figures.append(("all pairs", duel.comparison.ratio, sum(turns for _, _, turns in figures)))
-    near = all(1 / MANIFOLD < ratio.value < MANIFOLD for _, ratio, _ in figures)
+        found.append(("all pairs", duel.comparison.ratio, sum(turns for _, _, turns in found)))
+    return found
+
+
+def _is_near(found: Sequence[Compared]) -> bool:
+    return all(1 / MANIFOLD < ratio.value < MANIFOLD for _, ratio, _ in found)
+
+
+def _table(duel: Duel) -> Table:
+    figures = _compared(duel)
+    near = _is_near(figures)
     note = "A duel gives ratios, never rates: arms that take turns are slower than either is alone."
     return Table(
         title="Turn by turn, in random order",
@@ -80,6 +97,31 @@ def _ratio_column(metric: Metric, *, near: bool) -> Column:
     if near:
         return Column(key="ratio", title="change from A to B", metric=change_of)
     return Column(key="ratio", title=title, metric=ratio_of)
+
+
+def _figures(duel: Duel) -> tuple[Figure, ...]:
+    """The pairs and all of them together, held against the margin."""
+    found = _compared(duel)
+    if not found or not _is_near(found):
+        return ()  # a manifold ratio is no matter of a margin
+    margin = 100 * duel.comparison.margin
+    changes = tuple(datum_of(name, change(ratio)) for name, ratio, _ in found)
+    panel = Panel(
+        y=Axis(quantity="change from A to B", unit="%"),
+        series=(Series(name="change", role="measured", data=changes),),
+        bands=(Band(name=f"within {show_percent(duel.comparison.margin)}: the same", low=-margin, high=margin),),
+    )
+    return (
+        Figure(
+            key="duel",
+            kind="bars",
+            title=f"A against B: {duel.comparison.answer}",
+            x=Axis(quantity="processes", along="category"),
+            panels=(panel,),
+            caption=duel.comparison.sentence,
+            counted="rounds or pairs",
+        ),
+    )
 
 
 def _row(name: str, ratio: Entry, turns: int) -> Row:

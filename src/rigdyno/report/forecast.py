@@ -8,14 +8,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from rigdyno.analyse.forecast import CONFIDENCE, REACH, Curve
+from rigdyno.analyse.forecast import REACH, Curve
 from rigdyno.analyse.link import Crossing
 from rigdyno.analyse.mechanisms import doubts
 from rigdyno.report.link import rests_on_link
 from rigdyno.schema.estimate import Estimate, Number
+from rigdyno.schema.figure import Axis, Event, Figure, Panel, Series, datum_of
 from rigdyno.schema.metric import EFFICIENCY, JOB_ENERGY, JOB_TIME, SPEEDUP, STEP_TIME, THROUGHPUT
 from rigdyno.schema.scaling import Expected, Point
-from rigdyno.schema.view import Column, Entry, Plot, Row, Share, Table, View
+from rigdyno.schema.view import Column, Entry, Row, Share, Table, View
 from rigdyno.units import JOULES_PER_KWH, rate_unit, show_percent
 
 _FORMS = {
@@ -25,14 +26,13 @@ _FORMS = {
 }
 _COUNTS = 0.05  # the least share of a form that is worth a word
 _DRAWN_POINTS = 120
-_KIND_OF_INTERVAL = f"{show_percent(CONFIDENCE)} interval"
 DEVICES = Column(key="devices", title="devices", identifies=True)
 
 
 Origin = Literal["measured", "forecast"]
 
 
-class Figure(NamedTuple):
+class RateAt(NamedTuple):
     devices: int
     rate: Estimate
     origin: Origin
@@ -58,9 +58,9 @@ class Forecast:
     batch: int | None = None  # items that one device does in a step
     crossing: Crossing | None = None  # None: no size rests on a given link
 
-    def measured(self) -> list[Figure]:
+    def measured(self) -> list[RateAt]:
         return [
-            Figure(point.devices, _as_given(point, rate_unit(self.unit)), "measured") for point in self.curve.points
+            RateAt(point.devices, _as_given(point, rate_unit(self.unit)), "measured") for point in self.curve.points
         ]
 
     def expected(self, devices: int) -> Expected:
@@ -70,11 +70,11 @@ class Forecast:
     def _crosses(self, devices: int) -> bool:
         return self.crossing is not None and self.crossing.crosses(devices)
 
-    def at(self, devices: int) -> Figure:
+    def at(self, devices: int) -> RateAt:
         link = " and the given link" if self._crosses(devices) else ""
         return self._foretold(self.expected(devices), f"forecast from the points above{link}")
 
-    def _foretold(self, expected: Expected, method: str) -> Figure:
+    def _foretold(self, expected: Expected, method: str) -> RateAt:
         rate = Estimate(
             value=expected.value,
             low=expected.low,
@@ -84,7 +84,7 @@ class Forecast:
             unit=rate_unit(self.unit),
             method=method,
         )
-        return Figure(expected.devices, rate, "forecast")
+        return RateAt(expected.devices, rate, "forecast")
 
 
 def forecast_view(forecast: Forecast, work: Work | None, remarks: Sequence[str]) -> View:
@@ -95,7 +95,7 @@ def forecast_view(forecast: Forecast, work: Work | None, remarks: Sequence[str])
         rigs=(f"from {len(forecast.curve.points)} points of {forecast.source}",),
         doubts=tuple(doubts(forecast.curve.points, [forecast.expected(size) for size in forecast.sizes])),
         tables=(_rates(figures, forecast), *(() if work is None else (_job(figures, work, forecast),))),
-        plots=(_plot(forecast),),
+        figures=(_fan(forecast),),
         closing=(_rests_on(forecast.curve), *(rests_on_link(crossing, forecast.sizes) if crossing else ())),
         warnings=(*remarks, *_too_far(forecast.curve, forecast.sizes)),
     )
@@ -112,7 +112,7 @@ def _bare(value: float, unit: str, method: str) -> Estimate:
     return Estimate(value=value, n=1, unit=unit, method=method)
 
 
-def _rates(figures: Sequence[Figure], forecast: Forecast) -> Table:
+def _rates(figures: Sequence[RateAt], forecast: Forecast) -> Table:
     first = forecast.curve.points[0]
     one = first.throughput / first.devices
     rows = []
@@ -133,25 +133,25 @@ def _rates(figures: Sequence[Figure], forecast: Forecast) -> Table:
     return Table(title=f"{forecast.unit}s a second, of all devices together", columns=columns, rows=tuple(rows))
 
 
-def _speedup(figure: Figure, one: float) -> Estimate:
+def _speedup(figure: RateAt, one: float) -> Estimate:
     """A ratio of two measurements doesn't get the interval of one of them."""
     if figure.origin == "measured":
         return _bare(figure.rate.value / one, "x", "ratio to a device of the smallest size")
     return figure.rate.scaled(1 / one, "x")
 
 
-def _efficiency(figure: Figure, one: float) -> Share:
+def _efficiency(figure: RateAt, one: float) -> Share:
     part = _speedup(figure, one).scaled(1 / figure.devices, "share")
     return Share(value=part.value, low=part.low, high=part.high, of="perfect scaling")
 
 
-def _step(figure: Figure, batch: int) -> Estimate:
+def _step(figure: RateAt, batch: int) -> Estimate:
     """How long one step takes: the more throughput, the shorter."""
     items = figure.devices * batch
     return figure.rate.mapped(lambda rate: items / rate, "s")
 
 
-def _job(figures: Sequence[Figure], work: Work, forecast: Forecast) -> Table:
+def _job(figures: Sequence[RateAt], work: Work, forecast: Forecast) -> Table:
     rows = []
     for figure in figures:
         entries: dict[str, Entry] = {"time": _for(figure, work.items, "s")}
@@ -164,35 +164,40 @@ def _job(figures: Sequence[Figure], work: Work, forecast: Forecast) -> Table:
     return Table(title=f"A job of {work.items:.4g} {forecast.unit}s", columns=columns, rows=tuple(rows))
 
 
-def _row(figure: Figure, entries: dict[str, Entry], forecast: Forecast) -> Row:
+def _row(figure: RateAt, entries: dict[str, Entry], forecast: Forecast) -> Row:
     known = {"devices": Number(value=figure.devices), **entries}
     return Row(entries=known, origin=figure.origin, runs=forecast.runs)
 
 
-def _for(figure: Figure, amount: float, unit: str) -> Number:
+def _for(figure: RateAt, amount: float, unit: str) -> Number:
     """What takes less the more throughput there is."""
     whole = figure.rate.mapped(lambda rate: amount / rate, unit)
     return Number(value=whole.value, low=whole.low, high=whole.high, unit=unit)
 
 
-def _plot(forecast: Forecast) -> Plot:
+def _fan(forecast: Forecast) -> Figure:
     """Through the given points, and on from there; the band is the forecast's own, of one kind of interval."""
-    measured = forecast.measured()
     foretold = [forecast.at(size) for size in _drawn_sizes(forecast.curve.largest, forecast.sizes)]
-    rates = [figure.rate for figure in foretold]
-    values = tuple(figure.rate.value for figure in measured)
-    return Plot(
+    measured = Series(
+        name="measured", role="measured", data=tuple(datum_of(each.devices, each.rate) for each in forecast.measured())
+    )
+    predicted = Series(
+        name="forecast", role="predicted", data=tuple(datum_of(each.devices, each.rate) for each in foretold)
+    )
+    return Figure(
+        key="forecast",
+        kind="fan",
         title="throughput by number of devices",
-        unit=rate_unit(forecast.unit),
-        over="devices",
-        seconds=tuple(float(figure.devices) for figure in (*measured, *foretold)),
-        values=(*values, *(rate.value for rate in rates)),
-        lows=(*values, *(rate.ends[0] for rate in rates)),
-        highs=(*values, *(rate.ends[1] for rate in rates)),
-        band_title="interval" if any(rate.confidence is None for rate in rates) else _KIND_OF_INTERVAL,
-        forecast_from=len(measured),
-        mark_seconds=float(forecast.curve.largest),
-        mark_title="the largest that was measured; behind it a forecast",
+        x=Axis(quantity="devices", along="devices"),
+        panels=(Panel(y=Axis(quantity="throughput", unit=rate_unit(forecast.unit)), series=(measured, predicted)),),
+        events=(
+            Event(
+                x=float(forecast.curve.largest),
+                label="the largest that was measured; behind it a forecast",
+                kind="end_of_measured",
+            ),
+        ),
+        caption=f"From {len(forecast.curve.points)} points of {forecast.source}",
     )
 
 

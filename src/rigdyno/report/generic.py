@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rigdyno.report.format_entry import entry_of, scaled_text
+from rigdyno.report.generic_figures import rate_figures, spent_figures
 from rigdyno.schema.estimate import Estimate, Missing, Number
+from rigdyno.schema.figure import Figure
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.metric import COUNT, DEVICE_MEMORY, PEAK_MEMORY, STEP_RATE, STEP_TIME, THROUGHPUT
 from rigdyno.schema.record import Completed, Total, fullest
 from rigdyno.schema.spec import Value
-from rigdyno.schema.view import Column, Entry, Plot, Presentation, Row, Table, Text
+from rigdyno.schema.view import Column, Entry, Presentation, Row, Table, Text
 from rigdyno.suites._energy import energy_columns, energy_entries
-from rigdyno.suites._soak import TITLE, soak_columns, soak_entries
+from rigdyno.suites._soak import TITLE, soak_columns, soak_entries, soak_figure, verdict_of
 from rigdyno.units import rate_unit, show_bytes, show_percent
 
 WHAT = Column(key="what", title="what", numeric=False)
@@ -40,14 +42,19 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
     soaked = [measurement for measurement in measurements if measurement.soak is not None]
     notes = dict.fromkeys(note for measurement in measurements for note in measurement.facts.notes)
     workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
+    table = Table(title=_settings(measurements), columns=columns, rows=tuple(rows), notes=tuple(notes))
     return Presentation(
         title=", ".join(workloads) or "no figures",
         tables=(
-            Table(title=_settings(measurements), columns=columns, rows=tuple(rows), notes=tuple(notes)),
+            table,
             *((_soak_table(soaked, identifying),) if soaked else ()),
             *(totals_table(found.facts.totals) for found in measurements if found.facts.totals),
         ),
-        plots=tuple(map(_soak_plot, soaked)),
+        figures=(
+            *(_soak_figure(measurement, identifying) for measurement in soaked),
+            *rate_figures(table, _one_unit(measurements)),
+            *(each for found in measurements for each in spent_figures(found.spec.workload, found.facts.totals)),
+        ),
         closing=(*map(_held, soaked), *_epsilons(measurements, identifying)),
     )
 
@@ -190,10 +197,10 @@ def _device_memory(measurement: Measurement) -> dict[str, Entry]:
     return {ON_DEVICE.key: Estimate(value=float(memory.peak_bytes), n=1, unit="B", method=method)}
 
 
-def _soak_plot(measurement: Measurement) -> Plot:
+def _soak_figure(measurement: Measurement, identifying: Sequence[Column]) -> Figure:
     assert measurement.soak is not None
-    soak = measurement.soak
-    return Plot(title="rate over time", unit=rate_unit(measurement.facts.unit), seconds=soak.seconds, values=soak.rates)
+    name = _differing_name(measurement, identifying)
+    return soak_figure(measurement.soak, rate_unit(measurement.facts.unit), verdict_of(measurement), name)
 
 
 def _held(measurement: Measurement) -> str:
@@ -209,12 +216,17 @@ def _held(measurement: Measurement) -> str:
     return f"It held: {rates}{kept}."
 
 
+def _differing_name(measurement: Measurement, identifying: Sequence[Column]) -> str:
+    """By what tells it from the others; empty where there are none."""
+    differing = [column.title for column in identifying if column not in (WHAT, KIND)]
+    traits = _traits(measurement)
+    return ", ".join(f"{key} {traits[key]}" for key in differing if key in traits)
+
+
 def _epsilons(measurements: Sequence[Measurement], identifying: Sequence[Column]) -> Iterator[str]:
     """What was spent of privacy, by the process that took the most steps."""
-    differing = [column.title for column in identifying if column not in (WHAT, KIND)]
     for measurement in measurements:
-        traits = _traits(measurement)
-        name = ", ".join(f"{key} {traits[key]}" for key in differing if key in traits) or measurement.spec.workload
+        name = _differing_name(measurement, identifying) or measurement.spec.workload
         outcomes = [record.outcome for record in measurement.records]
         found = [each.quality.epsilon for each in outcomes if isinstance(each, Completed)]
         spent = [epsilon for epsilon in found if epsilon is not None]

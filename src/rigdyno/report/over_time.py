@@ -11,12 +11,13 @@ from rigdyno.analyse.streams import Rows, measured_from, seconds_since, streams
 from rigdyno.errors import RigdynoError
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.report.page import Page
-from rigdyno.report.plot import HEIGHT, plot_columns, plot_lines
+from rigdyno.report.plot import HEIGHT, figure_lines, plot_columns
+from rigdyno.schema.figure import Axis, Event, Figure, Panel, Series, datum, figure_key
 from rigdyno.schema.record import Skipped
-from rigdyno.schema.view import Plot
 from rigdyno.store.folder import StoredCell
 from rigdyno.units import rate_unit, seconds_of_ns
 
+TIME = Axis(quantity="time", unit="s", along="time")
 MOST_PLOTS = 6  # more of them nobody reads; the ranks of one run are alike
 SMALL_HEIGHT = 4  # of each, where there are several
 
@@ -30,9 +31,9 @@ def steps_over_time(cell: StoredCell, page: Page) -> Iterator[str]:
     if not found and not isinstance(cell.record.outcome, Skipped):
         yield "rate over time: no step was recorded"
     for title, rows in found[:MOST_PLOTS]:
-        plot = _plot(title, rows, rate_unit(facts_of(cell.record, [rows]).unit), plot_columns(page.width))
+        figure = _rate_figure(title, rows, rate_unit(facts_of(cell.record, [rows]).unit), plot_columns(page.width))
         yield ""
-        yield from plot_lines(plot, page.width, HEIGHT if len(found) == 1 else SMALL_HEIGHT)
+        yield from figure_lines(figure, page.width, HEIGHT if len(found) == 1 else SMALL_HEIGHT)
     if len(found) > MOST_PLOTS:
         yield f"and {len(found) - MOST_PLOTS} more, not drawn"
 
@@ -47,18 +48,27 @@ def _titled_streams(cell: StoredCell) -> list[tuple[str, Rows]]:
     ]
 
 
-def _plot(title: str, rows: Rows, unit: str, columns: int) -> Plot:
+def _rate_figure(title: str, rows: Rows, unit: str, columns: int) -> Figure:
     steady = steady_of(rows)
     seconds, rates = rate_over_time(rows, slices=columns)
-    cut = 0 < steady.start < len(rows)
-    return Plot(
+    data = tuple(map(datum, seconds.tolist(), rates.tolist()))
+    cut = cut_event(rows, steady)
+    return Figure(
+        key=figure_key(title),
+        kind="timeline",
         title=title,
-        unit=unit,
-        seconds=tuple(seconds),
-        values=tuple(rates),
-        mark_seconds=seconds_since(rows, steady.start) if cut else None,
-        mark_title=cut_sentence(rows, steady),
+        x=TIME,
+        panels=(Panel(y=Axis(quantity="rate", unit=unit), series=(Series(name="rate", role="measured", data=data),)),),
+        events=() if cut is None else (cut,),
+        notes=(cut_sentence(rows, steady),) if cut is None else (),
     )
+
+
+def cut_event(rows: Rows, steady: Steady) -> Event | None:
+    """Where the warm-up was cut; None where nothing was."""
+    if not 0 < steady.start < len(rows):
+        return None
+    return Event(x=seconds_since(rows, steady.start), label=cut_sentence(rows, steady), kind="warm_up_cut")
 
 
 def cut_sentence(rows: Rows, steady: Steady) -> str:

@@ -1,34 +1,52 @@
-"""A small plot in text."""
+"""Figures in characters: those that a few rows of text can show. Tables say what the others do."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
 from rigdyno.report.format_entry import prefixed
-from rigdyno.schema.view import Plot
+from rigdyno.schema.figure import Axis, Datum, Event, Figure, Panel, Role, Series
 from rigdyno.units import show_number, show_scaled, show_seconds
 
 HEIGHT = 7
+LEAST_POINTS = 3
 DOT, HOLLOW_DOT, BAND, MARK = "•", "◦", "░", "│"
 LABEL_WIDTH = 9
 LEFT = " " * (LABEL_WIDTH + 1)
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+# In the order of drawing: what comes later stands before what came earlier.
+_SIGNS: dict[Role, str] = {"ideal": "·", "limit": "─", "predicted": HOLLOW_DOT, "published": "+", "measured": DOT}
+_NAMES: dict[Role, str] = {
+    "ideal": "ideal",
+    "limit": "limit",
+    "predicted": "forecast",
+    "published": "published",
+    "measured": "measured",
+}
 
 
-class Spot(NamedTuple):
-    """What one column shows: heights in rows above the axis."""
+@dataclass(frozen=True)
+class _Frame:
+    """Where values fall: columns along x, rows along y. The y axis has zero in it: a drop looks as large as it is."""
 
+    left: float
+    right: float
+    bottom: float
+    top: float
+    columns: int
     height: int
-    low: int
-    high: int
-    sign: str
 
-    def at(self, row: int) -> str:
-        if row == self.height:
-            return self.sign
-        return BAND if self.low <= row <= self.high else " "
+    def column(self, x: float) -> int:
+        """x begins with the first column, and the last value stands in the middle of the last."""
+        share = (x - self.left) / (self.right - self.left) if self.right > self.left else 0.0
+        return max(0, min(self.columns - 1, int(share * (self.columns - 0.5))))
+
+    def row(self, value: float) -> int:
+        return round((value - self.bottom) / (self.top - self.bottom) * self.height)
 
 
 def plot_columns(width: int) -> int:
@@ -36,19 +54,51 @@ def plot_columns(width: int) -> int:
     return max(10, min(72, width - len(LEFT) - 2))
 
 
-def plot_lines(plot: Plot, width: int, height: int = HEIGHT) -> list[str]:
-    """Dots over time; the axis begins at zero: a drop looks as large as it is. Hollow are those before the mark, or
-    those that are foretold."""
-    columns = plot_columns(width)
-    top = max((*plot.values, *plot.highs), default=0.0) or 1.0
-    marked = _column(plot, plot.mark_seconds, columns) if plot.mark_seconds is not None and plot.seconds else None
-    spots = _spots(plot, columns, height / top, marked)
-    _, prefix, factor = prefixed(top, plot.unit)
-    lines = [f"{plot.title} ({prefix}{plot.unit})"]
+def figure_lines(figure: Figure, width: int, height: int = HEIGHT) -> list[str]:
+    """Its panels below each other; none for a figure that characters don't show, or that has nothing to show."""
+    if figure.is_empty or not _has_characters(figure):
+        return []
+    lines: list[str] = []
+    for panel in figure.panels:
+        if lines:
+            lines.append("")
+        lines += _panel_lines(figure, panel, width, height)
+    return [*lines, *(line for note in figure.notes for line in _wrapped(note, width))]
+
+
+def _has_characters(figure: Figure) -> bool:
+    """A curve of a few points says no more than its table, unless one can see how it falls behind its ideal."""
+    if figure.kind != "curve":
+        return figure.kind in ("timeline", "fan")
+    measured = [datum for series in figure.series if series.role == "measured" for datum in series.data]
+    return len(measured) >= LEAST_POINTS and any(series.role == "ideal" for series in figure.series)
+
+
+def _panel_lines(figure: Figure, panel: Panel, width: int, height: int) -> list[str]:
+    frame = _frame(figure, panel, plot_columns(width), height)
+    _, prefix, factor = prefixed(max(frame.top, -frame.bottom), panel.y.unit)
+    lines = [f"{panel.title or figure.title} ({prefix}{panel.y.unit})"]
+    grid = _grid(figure, panel, frame)
     for row in range(height, -1, -1):
-        label = _label(top * factor * row / height) if row in (0, height) else ""
-        lines.append(f"{label:>{LABEL_WIDTH}} {_line(spots, row, marked)}".rstrip())
-    return [*lines, *_axis(plot, columns), *_key(plot, width)]
+        edge = {0: frame.bottom, height: frame.top}.get(row)
+        label = "" if edge is None else _label(edge * factor)
+        lines.append(f"{label:>{LABEL_WIDTH}} {''.join(grid[row])}".rstrip())
+    events = [line for event in _drawn(figure.events, frame) for line in _wrapped(event.label, width, f"{MARK} ")]
+    return [*lines, _x_labels(figure.x, frame), *_legend(panel, width), *events]
+
+
+def _frame(figure: Figure, panel: Panel, columns: int, height: int) -> _Frame:
+    xs = [_number(datum.x) for series in figure.series for datum in series.data]
+    data = [datum for series in panel.series for datum in series.data]
+    heights = [each for datum in data for each in (datum.value, datum.low, datum.high) if each is not None]
+    bottom, top = min([0.0, *heights]), max([0.0, *heights])
+    return _Frame(min([0.0, *xs]), max([0.0, *xs]), bottom, top if top > bottom else bottom + 1.0, columns, height)
+
+
+def _number(x: float | str) -> float:
+    if isinstance(x, str):
+        raise TypeError("a figure over categories has no plot in characters")
+    return x
 
 
 def _label(value: float) -> str:
@@ -56,70 +106,77 @@ def _label(value: float) -> str:
     return text if len(text) <= LABEL_WIDTH else show_scaled(value, "")
 
 
-def _spots(plot: Plot, columns: int, rows_per_unit: float, marked: int | None) -> list[Spot | None]:
-    """The mean of what falls into each column; what was measured isn't mixed with what is foretold."""
-    indices: list[list[int]] = [[] for _ in range(columns)]
-    for index, second in enumerate(plot.seconds[: len(plot.values)]):
-        indices[_column(plot, second, columns)].append(index)
-    found: list[Spot | None] = []
-    for column, inside in enumerate(indices):
-        shown = [index for index in inside if _is_measured(plot, index)] or inside
-        found.append(_spot(plot, shown, rows_per_unit, _sign(plot, shown[0], column, marked)) if shown else None)
+def _grid(figure: Figure, panel: Panel, frame: _Frame) -> list[list[str]]:
+    grid = [[" "] * frame.columns for _ in range(frame.height + 1)]
+    for column in (frame.column(event.x) for event in _drawn(figure.events, frame)):
+        for row in grid:
+            row[column] = MARK
+    cuts = [frame.column(event.x) for event in figure.events if event.kind == "warm_up_cut"]
+    taken = {column for series in panel.series if series.role == "measured" for column in _columns(series, frame)}
+    for series in sorted(panel.series, key=lambda each: list(_SIGNS).index(each.role)):
+        for column, inside in _columns(series, frame).items():
+            if series.role == "predicted" and column in taken:
+                continue  # what was measured isn't mixed with what is predicted
+            hollow = series.cut or (series.role == "measured" and column < min(cuts, default=0))
+            banded = series in _with_intervals(panel)
+            _draw(grid, column, inside, frame, HOLLOW_DOT if hollow else _SIGNS[series.role], banded=banded)
+    return grid
+
+
+def _with_intervals(panel: Panel) -> list[Series]:
+    """Those whose intervals are drawn: of a forecast its own, so that a band is of one kind of interval."""
+    predicted = [series for series in panel.series if series.role == "predicted"]
+    return predicted or list(panel.series)
+
+
+def _drawn(events: Sequence[Event], frame: _Frame) -> Iterator[Event]:
+    return (event for event in events if frame.left <= event.x <= frame.right)
+
+
+def _columns(series: Series, frame: _Frame) -> dict[int, list[Datum]]:
+    """What falls into each column; a gap leaves it empty."""
+    found: dict[int, list[Datum]] = {}
+    for datum in series.data:
+        if datum.value is not None:
+            found.setdefault(frame.column(_number(datum.x)), []).append(datum)
     return found
 
 
-def _sign(plot: Plot, index: int, column: int, marked: int | None) -> str:
-    if plot.forecast_from is not None:
-        return DOT if _is_measured(plot, index) else HOLLOW_DOT
-    return HOLLOW_DOT if marked is not None and column < marked else DOT
+def _draw(
+    grid: list[list[str]], column: int, inside: Sequence[Datum], frame: _Frame, sign: str, *, banded: bool
+) -> None:
+    """The mean of what falls into the column, over the mean of its intervals."""
+    values = [datum.value for datum in inside if datum.value is not None]
+    ends = [datum.interval for datum in inside if datum.interval is not None]
+    if ends and banded:
+        low, high = frame.row(fmean(end[0] for end in ends)), frame.row(fmean(end[1] for end in ends))
+        for row in range(low, high + 1):
+            grid[row][column] = BAND
+    grid[frame.row(fmean(values))][column] = sign
 
 
-def _is_measured(plot: Plot, index: int) -> bool:
-    return plot.forecast_from is None or index < plot.forecast_from
+def _x_labels(x: Axis, frame: _Frame) -> str:
+    left, right = f"{frame.left:g}", f"{frame.right:g} {x.unit or x.quantity}"
+    if x.along == "time":
+        left, right = f"{frame.left:g} s", show_seconds(frame.right)
+    return f"{LEFT}{left}{right:>{frame.columns - len(left)}}"
 
 
-def _spot(plot: Plot, indices: Sequence[int], rows_per_unit: float, sign: str) -> Spot:
-    height, low, high = (
-        round(fmean(numbers[index] for index in indices) * rows_per_unit)
-        for numbers in (plot.values, plot.lows or plot.values, plot.highs or plot.values)
-    )
-    return Spot(height, low, high, sign)
+def _legend(panel: Panel, width: int) -> list[str]:
+    """What the signs mean, where there is more than one kind of series."""
+    roles = [role for role in reversed(_SIGNS) if any(series.role == role for series in panel.series)]
+    origins = [f"{_SIGNS[role]} {_NAMES[role]}" for role in roles] if len(roles) > 1 else []
+    kept_whole = [part.replace(" ", _NO_BREAK) for part in (*origins, *_intervals(panel))]
+    return [line.replace(_NO_BREAK, " ") for line in _wrapped("   ".join(kept_whole), width)]
 
 
-def _column(plot: Plot, second: float, columns: int) -> int:
-    """Time begins with the first column, and the last value stands in the middle of the last."""
-    share = second / plot.seconds[-1] if plot.seconds[-1] > 0 else 0.0
-    return max(0, min(columns - 1, int(share * (columns - 0.5))))
+def _intervals(panel: Panel) -> list[str]:
+    """What kind of interval; of several kinds none is named."""
+    data = [datum for series in _with_intervals(panel) for datum in series.data if datum.interval is not None]
+    confidences = {datum.confidence for datum in data}
+    known = confidences.pop() if len(confidences) == 1 else None
+    return [f"{BAND} {'' if known is None else f'{100 * known:.0f} % '}interval"] if data else []
 
 
-def _line(spots: Sequence[Spot | None], row: int, marked: int | None) -> str:
-    signs = [" " if spot is None else spot.at(row) for spot in spots]
-    if marked is not None and signs[marked] == " ":
-        signs[marked] = MARK
-    return "".join(signs)
-
-
-def _axis(plot: Plot, columns: int) -> list[str]:
-    if not plot.seconds:
-        return []
-    left, right = ("0 s", show_seconds(plot.seconds[-1]))
-    if plot.over == "devices":
-        left, right = "0", f"{plot.seconds[-1]:g} devices"
-    return [f"{LEFT}{left}{right:>{columns - len(left)}}"]
-
-
-def _key(plot: Plot, width: int) -> list[str]:
-    """What the signs and the mark mean, or what there is to say without one."""
-    sign = f"{MARK} " if plot.mark_seconds is not None else ""
-    return [
-        *_legend(plot, width),
-        *textwrap.wrap(
-            f"{sign}{plot.mark_title}", width, initial_indent=LEFT, subsequent_indent=LEFT + " " * len(sign)
-        ),
-    ]
-
-
-def _legend(plot: Plot, width: int) -> list[str]:
-    band = [f"{BAND} {plot.band_title}"] if plot.lows else []
-    origins = [f"{DOT} measured", f"{HOLLOW_DOT} forecast"] if plot.forecast_from is not None else []
-    return textwrap.wrap("   ".join(origins + band), width, initial_indent=LEFT, subsequent_indent=LEFT)
+def _wrapped(text: str, width: int, sign: str = "") -> list[str]:
+    return textwrap.wrap(f"{sign}{text}", width, initial_indent=LEFT, subsequent_indent=LEFT + " " * len(sign))

@@ -15,6 +15,7 @@ from rigdyno.errors import UnknownName
 from rigdyno.report import generic
 from rigdyno.report.format_entry import entry_of
 from rigdyno.schema.estimate import Reason, Validity
+from rigdyno.schema.figure import with_distinct_keys
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.system import System
@@ -35,7 +36,7 @@ def view_of(
         title=presented.title,
         rigs=(label + rig_line(head.machines(record for each in measurements for record in each.records)),),
         tables=(*presented.tables, *_energy(measurements)),
-        plots=presented.plots,
+        figures=with_distinct_keys(presented.figures),
         validity=overall(measurements),
         noise=noise,
         standing=presented.standing,
@@ -81,6 +82,7 @@ def board_of(presented: Presentation, warnings: Sequence[str]) -> View:
     return View(
         title=presented.title,
         tables=presented.tables,
+        figures=with_distinct_keys(presented.figures),
         standing=presented.standing,
         closing=presented.closing,
         warnings=tuple(warnings),

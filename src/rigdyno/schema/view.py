@@ -11,10 +11,11 @@ import msgspec
 
 from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing, Number, Validity, require_both_ends
+from rigdyno.schema.figure import Figure
 from rigdyno.schema.measured import Status
 from rigdyno.schema.metric import Metric
 
-VIEW_VERSION = 1
+VIEW_VERSION = 2  # 1: `plots`, curves of which only one kind was known, instead of `figures`
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
@@ -97,28 +98,12 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
     figure: Number | None = None
 
 
-class Plot(msgspec.Struct, frozen=True, kw_only=True):
-    """One curve over time, or over the number of devices."""
-
-    title: str
-    unit: str
-    over: Literal["seconds", "devices"] = "seconds"
-    seconds: tuple[float, ...]
-    values: tuple[float, ...]
-    lows: tuple[float, ...] = ()  # with `highs`: each value's interval, or itself where it has none; empty: none has
-    highs: tuple[float, ...] = ()
-    band_title: str = ""  # what kind of interval
-    forecast_from: int | None = None  # index of the first value that is foretold; None: all were measured
-    mark_seconds: float | None = None  # e.g. where the warm-up was cut
-    mark_title: str = ""
-
-
 class Presentation(msgspec.Struct, frozen=True, kw_only=True):
     """What a suite makes of its measurements."""
 
     title: str
     tables: tuple[Table, ...] = ()
-    plots: tuple[Plot, ...] = ()
+    figures: tuple[Figure, ...] = ()  # the first one answers the question
     standing: tuple[str, ...] = ()  # where this rig stands among the published ones
     closing: tuple[str, ...] = ()  # what the figures say, generated from them
 
@@ -129,7 +114,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     rigs: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()  # said before anything else: what the figures below rest on may be wrong
     tables: tuple[Table, ...] = ()
-    plots: tuple[Plot, ...] = ()
+    figures: tuple[Figure, ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # of a duel, or of stored runs
     validity: Validity | None = None  # of the whole: the worst of its parts
     noise: Sentence | None = None  # which differences mean nothing here

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 from rigdyno.reference.published import TENSOR_ADD_SIZE, PublishedAdd, tensor_add
 from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.figure import Figure, Panel, Series, datum_of, figure_key
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.metric import LIMIT_SHARE
 from rigdyno.schema.view import Column, Presentation, Published, Row, Share, Table, Text
+from rigdyno.suites._device_figures import DEVICE, RATE, published_series
 from rigdyno.suites._device_tables import ADD_RATE, MOVED, kind_of, moved_by, size_of, variant
 from rigdyno.suites._energy import energy_columns, energy_entries
+from rigdyno.suites._soak import verdict_of
 
 WHAT_IT_MEASURES = (
     "The published function takes no argument and is scripted, so TorchScript folds it into a constant and the loop "
@@ -29,6 +32,7 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
     return Presentation(
         title="Leaderboard: tensor add as published, 12288 x 12288 float32",
         tables=tuple(_ranking(title, kinds, ranked) for title, kinds in parts),
+        figures=tuple(_ranking_figure(title, kinds, ranked) for title, kinds in parts),
         standing=WHAT_IT_MEASURES,
         closing=("Rows that can't be taken at their word: " + " ".join(doubtful),) if doubtful else (),
     )
@@ -48,6 +52,24 @@ def _ranking(title: str, kinds: tuple[str, ...], ranked: Sequence[Measurement]) 
     sources = sorted({row.source for row in tensor_add() if row.kind in kinds})
     notes = (f"published: {', '.join(sources)}; moved = one read and one write; nominal: the memory's data sheet",)
     return Table(title=title, columns=columns, rows=tuple(row for _, row in rows), notes=notes)
+
+
+def _ranking_figure(title: str, kinds: tuple[str, ...], ranked: Sequence[Measurement]) -> Figure:
+    own = tuple(
+        datum_of(device_name(each), each.throughput(), verdict=verdict_of(each), note=f"measured in {each.runs[-1]}")
+        for each in ranked
+        if kind_of(each) in kinds
+    )
+    measured = (Series(name="measured", role="measured", data=own),) if own else ()
+    return Figure(
+        key=figure_key("leaderboard", title),
+        kind="leaderboard",
+        title=f"Leaderboard: {title}",
+        x=DEVICE,
+        panels=(Panel(y=RATE, series=(*measured, published_series(kinds))),),
+        caption="Tensor add as published, 12288 x 12288 float32: memory bandwidth, one read and one write",
+        counted="steps",
+    )
 
 
 def _value(measurement: Measurement) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rigdyno.schema.measured import Measurement, Soak
-from rigdyno.schema.view import Plot, Presentation, Row, Table, Text
+from rigdyno.schema.view import Presentation, Row, Table, Text
 from rigdyno.suites._device_tables import VARIANT_NAMES, WHAT, variant
-from rigdyno.suites._soak import TITLE, soak_columns, soak_entries
+from rigdyno.suites._soak import TITLE, soak_columns, soak_entries, soak_figure, verdict_of
 from rigdyno.units import rate_unit, show_number, show_seconds
 
 UNIT = rate_unit("iteration")
@@ -18,7 +18,7 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
     return Presentation(
         title="device: soak, the tensor add over time",
         tables=(Table(title=TITLE, columns=(WHAT, *soak_columns(UNIT)), rows=tuple(_row(*pair) for pair in soaked)),),
-        plots=tuple(plot for _, soak in soaked for plot in _plots(soak)),
+        figures=tuple(soak_figure(soak, UNIT, verdict_of(measurement)) for measurement, soak in soaked),
         closing=tuple(_sentence(soak) for _, soak in soaked),
     )
 
@@ -32,14 +32,6 @@ def _row(measurement: Measurement, soak: Soak) -> Row:
         status=measurement.status,
         facts=measurement.records[-1].columns(),
     )
-
-
-def _plots(soak: Soak) -> list[Plot]:
-    curves = [("rate over time", UNIT, soak.rates), ("clock", "MHz", soak.clock_mhz)]
-    curves += [("temperature", "°C", soak.temperature_c)]
-    return [
-        Plot(title=title, unit=unit, seconds=soak.seconds, values=values) for title, unit, values in curves if values
-    ]
 
 
 def _sentence(soak: Soak) -> str:

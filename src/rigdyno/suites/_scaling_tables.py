@@ -140,7 +140,7 @@ def spent(found: Sequence[Measurement]) -> Table:
     timed = [(each, each.phases) for each in found if each.phases is not None]
     if not timed:
         return Table(title="", columns=(), rows=())
-    names = [name for name in PHASES if any(_mean(phases, name) >= _SHOWN for _, phases in timed)]
+    names = [name for name in PHASES if any(mean_seconds(phases, name) >= _SHOWN for _, phases in timed)]
     rows = [_spent_row(each, _means(phases), names) for each, phases in timed]
     largest, spent_there = timed[-1]
     if len(spent_there.by_rank) > 1:
@@ -158,7 +158,12 @@ def spent(found: Sequence[Measurement]) -> Table:
 
 
 def _phase_column(name: str) -> Column:
-    return Column(key=name, title="exposed" if name == "communication" else name, metric=PHASE_TIME)
+    return Column(key=name, title=phase_title(name), metric=PHASE_TIME)
+
+
+def phase_title(name: str) -> str:
+    """Of communication only what nothing hides takes time."""
+    return "exposed" if name == "communication" else name
 
 
 def _spent_row(each: Measurement, seconds: Mapping[str, float], names: Sequence[str], rank: int | None = None) -> Row:
@@ -187,10 +192,10 @@ def _spent_note(timed: Sequence[Phases], *, replicated: bool) -> str:
 
 def _means(phases: Phases) -> dict[str, float]:
     names = dict.fromkeys(name for rank in phases.by_rank.values() for name in rank)
-    return {name: _mean(phases, name) for name in names}
+    return {name: mean_seconds(phases, name) for name in names}
 
 
-def _mean(phases: Phases, name: str) -> float:
+def mean_seconds(phases: Phases, name: str) -> float:
     return fmean(rank.get(name, 0.0) for rank in phases.by_rank.values())
 
 

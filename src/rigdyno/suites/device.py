@@ -14,6 +14,7 @@ from rigdyno.suites import _device_leaderboard as leaderboard
 from rigdyno.suites import _device_soak as soak
 from rigdyno.suites import _device_tables as tables
 from rigdyno.suites import _device_words as words
+from rigdyno.suites._device_figures import figures
 
 ADD_SECONDS, LIMIT_SECONDS, FULL_FACTOR = 4.0, 5.0, 5.0
 ADD_PROCESSES, MOST_ADD_PROCESSES, MOST_LIMIT_PROCESSES = 3, 12, 3
@@ -46,6 +47,7 @@ class Device:
         return Presentation(
             title="device: tensor add, and the machine's own limits",
             tables=tuple(table for table in shown if table.rows),
+            figures=figures(measurements),
             standing=words.standing(measurements),
             closing=(*words.closing(measurements), *words.published_summary()),
         )

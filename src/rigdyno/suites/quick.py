@@ -12,6 +12,7 @@ from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import Presentation, Table
 from rigdyno.suites import _device_tables as tables
 from rigdyno.suites import _device_words as words
+from rigdyno.suites._device_figures import figures
 from rigdyno.suites._energy import PER_ITEM
 from rigdyno.suites.device import add_spec
 
@@ -40,6 +41,7 @@ class Quick:
         return Presentation(
             title="This rig in a minute",
             tables=(_one_table(measurements),),
+            figures=figures(measurements),
             standing=words.standing(measurements),
             closing=words.closing(measurements),
         )

@@ -13,6 +13,7 @@ from rigdyno.schema.spec import Budget, RunSpec, Value
 from rigdyno.schema.view import Presentation
 from rigdyno.suites import _scaling_tables as tables
 from rigdyno.suites import _scaling_words as words
+from rigdyno.suites._scaling_figures import figures
 
 # A step of about half a second on one core of today, where the published size takes ten. With a quarter of the batch
 # the published rate of learning would make the loss rise.
@@ -45,6 +46,7 @@ class Scaling:
         return Presentation(
             title="scaling: ResNet-50, from one device to many",
             tables=tuple(table for table in shown if table.rows),
+            figures=figures(curve, measurements),
             closing=words.closing(curve, measurements),
         )
 

@@ -1,4 +1,4 @@
-"""Entries, plots, plans and progress as text, computed by hand."""
+"""Entries, plans and progress as text, computed by hand."""
 
 import io
 from pathlib import Path
@@ -13,7 +13,6 @@ from rigdyno.report.format_entry import entry_text, missing_reasons, scaled_text
 from rigdyno.report.listing import Item, listing_text
 from rigdyno.report.page import Page, page_of
 from rigdyno.report.plan_text import plan_lines
-from rigdyno.report.plot import plot_lines
 from rigdyno.report.progress import Bar, Lines, Silent, ending, observer_for
 from rigdyno.report.show import run_text
 from rigdyno.report.view import overall, rig_line, with_columns
@@ -22,7 +21,7 @@ from rigdyno.schema.measured import KindFigures, Measurement, Soak
 from rigdyno.schema.record import Completed, DeviceMemory, Facts, Failed, Quality, Skipped
 from rigdyno.schema.spec import Cell, Plan, RunSpec
 from rigdyno.schema.system import Environment
-from rigdyno.schema.view import Plot, Published, Share, Text
+from rigdyno.schema.view import Published, Share, Text
 from rigdyno.store.folder import RunFolder
 from stored_runs import stored_run
 from support import a_head, a_record, a_stored_run, a_system
@@ -60,75 +59,6 @@ def test_reasons_come_once_and_rates_are_scaled():
     entries = {"a": Missing(reason="x"), "b": Text(text="t"), "c": Missing(reason="x"), "d": Missing(reason="y")}
     assert missing_reasons(entries) == ["x", "y"]
     assert scaled_text(1.5e12, "FLOP/s") == "1.50 TFLOP/s"
-
-
-def test_a_plot_from_zero_to_the_top_with_a_mark():
-    plot = Plot(
-        title="rate", unit="it/s", seconds=(0.0, 10.0, 20.0), values=(70.0, 30.0, 10.0), mark_seconds=5.0,
-        mark_title="cut",
-    )  # fmt: skip
-    lines = plot_lines(plot, 22)  # ten columns of 20 s / 9.5: seconds 0, 5, 10 and 20 are in columns 0, 2, 4 and 9
-    assert lines == [
-        "rate (it/s)",
-        "     70.0 ◦ │",
-        "            │",
-        "            │",
-        "            │",
-        "            │ •",
-        "            │",
-        "            │      •",
-        "        0   │",
-        "          0 s   20 s",
-        "          │ cut",
-    ]
-
-
-def a_forecast_plot(**changes):
-    fields = {
-        "title": "rate", "unit": "it/s", "over": "devices", "seconds": (1.0, 2.0, 4.0, 8.0),
-        "values": (10.0, 20.0, 40.0, 50.0), "lows": (10.0, 20.0, 40.0, 30.0), "highs": (10.0, 20.0, 40.0, 70.0),
-        "band_title": "90 %", "forecast_from": 3, "mark_seconds": 4.0, "mark_title": "so far",
-    }  # fmt: skip
-    return Plot(**{**fields, **changes})
-
-
-def test_a_plot_tells_measured_from_foretold_and_draws_the_interval():
-    assert plot_lines(a_forecast_plot(), 45)[1:] == [
-        "     70.0                 │               ░",
-        "                          │               ░",
-        "                          │               ◦",
-        "                          •               ░",
-        "                          │               ░",
-        "                  •       │",
-        "              •           │",
-        "        0                 │",
-        "          0                       8 devices",
-        "          • measured   ◦ forecast   ░ 90 %",
-        "          │ so far",
-    ]
-
-
-def test_a_column_of_both_shows_what_was_measured():
-    plot = a_forecast_plot(
-        seconds=(1000.0, 1001.0), values=(10.0, 70.0), lows=(10.0, 60.0), highs=(10.0, 80.0), forecast_from=1
-    )
-    drawn = "".join(plot_lines(plot, 45)[1:-3])
-    assert ("•" in drawn, "◦" in drawn, "░" in drawn) == (True, False, False)
-
-
-def test_a_plot_of_nothing_and_of_one_moment():
-    assert plot_lines(Plot(title="t", unit="u", seconds=(), values=()), 40)[0] == "t (u)"
-    (top,) = [line for line in plot_lines(Plot(title="t", unit="u", seconds=(3.0,), values=(2.0,)), 40) if "•" in line]
-    assert top.strip() == f"2.00 {'•':>28}"  # the last of 28 columns
-    marked = Plot(title="t", unit="u", seconds=(), values=(), mark_seconds=1.0, mark_title="m")
-    assert plot_lines(marked, 40)[0] == "t (u)"
-
-
-def test_a_plot_keeps_to_its_width():
-    plot = Plot(title="t", unit="B/s", seconds=tuple(range(500)), values=tuple(map(float, range(500))))
-    for width in (40, 80, 200):
-        assert max(map(len, plot_lines(plot, width))) <= width
-    assert "(kB/s)" not in plot_lines(plot, 80)[0]
 
 
 CELLS = (

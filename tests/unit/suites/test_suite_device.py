@@ -297,9 +297,12 @@ def test_a_soak_shows_what_was_kept():
     assert texts == {
         "what": "add, as published", "burst": "300 it/s", "sustained": "55.0 it/s", "kept": "18 %", "held": "THROTTLED",
     }  # fmt: skip
-    assert [(plot.title, plot.unit, plot.values) for plot in shown.plots] == [
-        ("rate over time", "it/s", (300.0, 100.0, 55.0)), ("temperature", "°C", (40.0, 80.0, 95.0)),
+    (figure,) = shown.figures
+    panels = [(panel.title, panel.y.unit, [each.value for each in panel.series[0].data]) for panel in figure.panels]
+    assert panels == [
+        ("rate over time", "it/s", [300.0, 100.0, 55.0]), ("temperature", "°C", [40.0, 80.0, 95.0]),
     ]  # fmt: skip
+    assert (figure.kind, figure.x.along) == ("timeline", "time")
     assert shown.closing[0].startswith("Throttled: 300 it/s at first, 55.0 it/s at the end of 10 min.")
 
 

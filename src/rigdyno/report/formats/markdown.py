@@ -5,7 +5,7 @@ from __future__ import annotations
 from rigdyno.report.format_entry import cell_text
 from rigdyno.report.formats.terminal import has_last_column, last_title, table_notes
 from rigdyno.report.page import Page
-from rigdyno.report.plot import plot_lines
+from rigdyno.report.plot import figure_lines
 from rigdyno.schema.view import Row, Table, View
 
 
@@ -13,7 +13,8 @@ def render(view: View, page: Page) -> str:
     parts = [f"## {_plain(view.title)}", *map(_plain, view.rigs)]
     parts += [f"**Doubtful:** {_plain(doubt)}" for doubt in view.doubts]
     parts += [_table(table) for table in view.tables]
-    parts += ["```\n" + "\n".join(plot_lines(plot, page.width)) + "\n```" for plot in view.plots]
+    drawn = filter(None, (figure_lines(figure, page.width) for figure in view.figures))
+    parts += ["```\n" + "\n".join(lines) + "\n```" for lines in drawn]
     if view.validity is not None:
         reasons = "".join(f"\n- {reason.code}: {reason.sentence}" for reason in view.validity.reasons)
         parts.append(f"Verdict: **{view.validity.verdict}**{reasons}")

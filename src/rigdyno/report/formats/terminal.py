@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 
 from rigdyno.report.format_entry import cell_text, missing_reasons
 from rigdyno.report.page import Page
-from rigdyno.report.plot import plot_lines
+from rigdyno.report.plot import figure_lines
 from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.view import Row, Table, View
 
@@ -39,9 +39,9 @@ def render(view: View, page: Page) -> str:
         console.print(f"[yellow]doubtful:[/yellow] {escape(doubt)}")
     for table in view.tables:
         _table(console, table, page)
-    for plot in view.plots:
+    for lines in filter(None, (figure_lines(figure, page.width) for figure in view.figures)):
         console.print()
-        console.print("\n".join(plot_lines(plot, page.width)), markup=False, no_wrap=True, crop=False)
+        console.print("\n".join(lines), markup=False, no_wrap=True, crop=False)
     _sentences(console, view)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 

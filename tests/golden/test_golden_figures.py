@@ -1,0 +1,58 @@
+"""The specification of each kind of figure, literally: what is drawn by which mark, along which axis. No pixels.
+
+`UPDATE_GOLDEN=1 pytest tests/golden/test_golden_figures.py` writes the files anew: read the difference.
+"""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from test_golden import held_against
+
+from figures_of_every_kind import EVERY
+from rigdyno import catalogue
+from rigdyno.report.drawing import specification
+from rigdyno.schema.figure import Figure
+
+HERE = Path(__file__).parent / "figures"
+
+
+def essentials(spec):
+    """Marks with their encodings and how many rows each draws; panels below each other."""
+    if "vconcat" in spec:
+        return [essentials(panel) for panel in spec["vconcat"]]
+    if "layer" in spec:
+        return [part for layer in spec["layer"] for part in essentials(layer)]
+    mark = spec["mark"] if isinstance(spec["mark"], dict) else {"type": spec["mark"]}
+    encoded = {channel: shown(value) for channel, value in sorted(spec["encoding"].items())}
+    return [{"mark": mark["type"], "rows": len(json.loads(spec["data"]["values"])), **encoded}]
+
+
+def shown(channel):
+    """The field, and what of its scale and axis changes the meaning."""
+    if "condition" in channel:
+        return {"condition": channel["condition"], **shown({k: v for k, v in channel.items() if k != "condition"})}
+    found = {key: channel[key] for key in ("field", "datum", "value") if key in channel}
+    scale, axis = channel.get("scale") or {}, channel.get("axis") or {}
+    found |= {key: scale[key] for key in ("type", "zero", "domain", "range") if key in scale}
+    found |= {"title": axis["title"]} if axis.get("title") else {}
+    return found["field"] if list(found) == ["field"] else found
+
+
+@pytest.mark.parametrize("key", EVERY)
+def test_the_specification_of_each_kind(key):
+    figure = EVERY[key]
+    spec = specification(figure)
+    document = {"title": spec["title"], "chart": essentials(spec)}
+    HERE.mkdir(exist_ok=True)
+    held_against(HERE / f"{key}.json", json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def test_there_is_a_figure_of_every_kind():
+    assert {figure.kind for figure in EVERY.values()} == set(catalogue.names("figure"))
+
+
+@pytest.mark.parametrize("key", EVERY)
+def test_a_figure_comes_back_from_json(key):
+    assert msgspec.json.decode(msgspec.json.encode(EVERY[key]), type=Figure) == EVERY[key]

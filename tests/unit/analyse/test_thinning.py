@@ -1,0 +1,57 @@
+"""Fewer values, with every peak and every gap."""
+
+import numpy as np
+import pytest
+
+from rigdyno.analyse.thinning import thinned
+
+
+def test_few_values_stay_as_they_are():
+    at, values = np.arange(5.0), np.array([1.0, 5.0, 2.0, 8.0, 3.0])
+    kept = thinned(at, values)
+    assert kept.at.tolist() == at.tolist()
+    assert kept.values.tolist() == values.tolist()
+
+
+def test_a_million_values_keep_every_extreme():
+    generator = np.random.default_rng(5)
+    values = generator.normal(100.0, 1.0, 1_000_000)
+    values[123_456], values[777_777] = 900.0, -50.0
+    kept = thinned(np.arange(1e6) / 10, values, buckets=300)
+    assert len(kept.at) <= 600
+    assert (kept.values.max(), kept.values.min()) == (900.0, -50.0)
+    assert kept.at[np.argmax(kept.values)] == 12_345.6
+    assert np.all(np.diff(kept.at) > 0)
+
+
+def test_each_stretch_keeps_its_own_lowest_and_highest():
+    values = np.sin(np.arange(10_000) / 3.0) * np.linspace(1, 5, 10_000)
+    kept = thinned(np.arange(10_000.0), values, buckets=10)
+    for bucket in range(10):
+        inside = values[bucket * 1000 : (bucket + 1) * 1000]
+        here = kept.values[(kept.at >= bucket * 1000) & (kept.at < (bucket + 1) * 1000)]
+        assert {inside.min(), inside.max()} & set(here)
+
+
+@pytest.mark.parametrize("count", [50, 50_000])
+def test_what_could_not_be_read_is_a_gap(count):
+    values = np.ones(count)
+    values[count // 2 : count // 2 + count // 10] = np.nan
+    kept = thinned(np.arange(float(count)), values)
+    gap = kept.at[np.isnan(kept.values)]
+    assert len(gap)
+    assert count // 2 <= gap.min() <= gap.max() < count // 2 + count // 10
+
+
+@pytest.mark.parametrize("count", [50, 50_000])
+def test_a_pause_without_samples_is_a_gap(count):
+    at = np.concatenate([np.arange(float(count)), np.arange(float(count)) + 2 * count])
+    kept = thinned(at, np.ones(len(at)))
+    between = (kept.at > count - 1) & (kept.at < 2 * count)
+    assert np.isnan(kept.values[between]).all()
+    assert between.any()
+
+
+def test_infinite_values_are_gaps_and_nothing_is_nothing():
+    assert np.isnan(thinned(np.arange(3.0), np.array([1.0, np.inf, 2.0])).values[1])
+    assert len(thinned(np.empty(0), np.empty(0)).at) == 0
