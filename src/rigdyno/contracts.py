@@ -384,6 +384,9 @@ class SuiteRequest:
     nodes: int = 1
     threads: int | None = None  # of each process
     arrangement: str | None = None  # of what runs on several devices; None: the suite's own
+    steps: int | None = None  # that one card would take for the job, for a suite that runs jobs
+    cards: tuple[int, ...] = ()  # how many, one after the other; empty: as the suite chooses
+    frameworks: tuple[str, ...] = ()  # empty: all that the suite knows
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.participant import SAMPLER
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
-from rigdyno.schema.spec import RunSpec
+from rigdyno.schema.spec import IDLE, RunSpec
 from rigdyno.schema.system import Accelerator
 from rigdyno.schema.view import Presentation, View
 from rigdyno.units import rate_unit
@@ -102,7 +102,8 @@ def test_a_suite_lays_out_cells_that_can_be_planned(name, system, device, more):
     assert plan.suite == name
     assert plan.cells
     assert plan.runnable
-    assert {cell.spec.device for cell in plan.cells} == {device}
+    # The rig is idle on its CPU: a framework that has opened a card makes it draw more.
+    assert {cell.spec.device for cell in plan.cells if cell.spec.workload != IDLE} == {device}
     assert len({cell.name for cell in plan.cells}) == len(plan.cells)
     assert all(0 < cell.seconds < math.inf for cell in plan.runnable)
 

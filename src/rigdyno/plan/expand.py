@@ -70,7 +70,8 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
     refused = {cell.spec.key() for cell in _cells(wanted, system, resources) if cell.refusal is not None}
     room = Room(wanted, refused, request, system, resources)
-    idle = idle_seconds(request.idle_seconds, resources.has_meter, request.target)
+    shows_idle = suite is not None and getattr(catalogue.load("suite", suite), "shows_idle", False)
+    idle = idle_seconds(request.idle_seconds, resources.has_meter or shows_idle, request.target)
     cells, noise = room.laid_out(_left_by_idle(request.budget_seconds, idle), noisy=suite is not None)
     if suite is None:
         _complain_if_nothing_fits(cells)
@@ -91,6 +92,7 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
         noise_missing=noise.missing,
         budget_seconds=request.budget_seconds,
         spare_seconds=max(0.0, spare),
+        beside=request.beside,
         foreseen=room.foreseen(cells, noisy=suite is not None),
     )
 
@@ -208,6 +210,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
     suite: Suite = catalogue.load("suite", request.target)()
     if request.update != "plain":
         raise UsageError(f"suite {request.target} chooses its own update; leave out --update", key="update")
+    _require_taken(request, getattr(suite, "takes", ()))
     wanted = suite.cells(
         SuiteRequest(
             system=system,
@@ -220,8 +223,13 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             nodes=request.nodes,
             threads=request.threads,
             arrangement=request.arrangement,
+            steps=request.steps,
+            cards=request.cards,
+            frameworks=request.frameworks,
         )
     )
+    if request.budget_seconds is not None and any(cell.spec.budget.job_steps is not None for cell in wanted):
+        raise UsageError(f"suite {request.target} runs jobs, which end with their steps; try --steps", key="budget")
     if request.arrangement not in (None, *(cell.spec.arrangement for cell in wanted)):
         raise UsageError(
             f"suite {request.target} chooses its own arrangement; leave out --arrangement", key="arrangement"
@@ -232,6 +240,17 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
         for cell in wanted
         for spec in varied(cell.spec, request, only_known=True)
     ]
+
+
+OF_SOME_SUITES = ("cards", "framework", "beside")
+
+
+def _require_taken(request: Request, taken: Sequence[str]) -> None:
+    """What only some suites can be asked."""
+    given = {"cards": request.cards, "framework": request.frameworks, "beside": request.beside}
+    wrong = next((name for name in OF_SOME_SUITES if given[name] and name not in taken), None)
+    if wrong is not None:
+        raise UsageError(f"--{wrong} is for the suite cluster; leave it out", key=wrong)
 
 
 def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
@@ -245,7 +264,7 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
     changes: dict[str, Any] = {"seed": request.seed, "threads": request.threads or spec.threads}
     changes["launcher"] = _launcher(request, spec.launcher, spec.nodes)
-    if request.steps is not None:
+    if request.steps is not None and spec.budget.job_steps is None:
         changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)
     return msgspec.structs.replace(spec, **changes)
 
@@ -260,6 +279,7 @@ def _launcher(request: Request, usual: str, nodes: int) -> str:
 def _of_workload(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
     """`system`: None where nobody has looked yet."""
     _require_target(request.target, {*request.options, *request.sweep})
+    _require_taken(request, ())
     if request.full:
         raise UsageError("--full is for suites; a workload takes --set, --budget and --steps", key="full")
     budget = Budget(seconds=DEFAULT_SECONDS, max_steps=request.steps)

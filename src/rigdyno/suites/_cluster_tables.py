@@ -1,0 +1,337 @@
+"""The tables of the cluster suite, and the published ones beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rigdyno.reference.published import PublishedJob, PublishedSummary, cluster_jobs, cluster_summary
+from rigdyno.schema.energy import EnergyFigures
+from rigdyno.schema.estimate import Missing, Number
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.metric import (
+    ACCURACY,
+    BURSTINESS,
+    COUNT,
+    EFFICIENCY,
+    ENERGY_PER_ITEM,
+    ENERGY_RATIO,
+    JOB_JOULES,
+    JOB_TIME,
+    LOSS,
+    PHASE_TIME,
+    POWER,
+    SPEEDUP,
+    USAGE,
+)
+from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
+from rigdyno.suites._cluster_curves import (
+    PARTS,
+    Curve,
+    Shown,
+    is_published,
+    joules_of,
+    name_of,
+    quality_of,
+    why_no_joules,
+)
+from rigdyno.units import show_scaled
+
+LIBRARY = Column(key="library", title="library", numeric=False)
+TWO_MODELS = (
+    "the published contrast of GPU usage compares two models: TensorFlow's network has 1,199,882 parameters, PyTorch's "
+    "21,840; batches are of 128 and 64 images"
+)
+NO_TEST_LAP = "the published TensorFlow script evaluates nothing: no test lap can explain its distance from the ideal"
+
+
+def all_of(shown: Shown) -> tuple[Table, ...]:
+    own = (run_times(shown), parts(shown), summary(shown), energy(shown), beside(shown))
+    return (*own, published_times(), published_summary()) if shown.jobs else ()
+
+
+def cards(title: str) -> Column:
+    return Column(key="cards", title=title, identifies=True)
+
+
+def _identity(name: str, measurement: Measurement) -> dict[str, Entry]:
+    return {"library": Text(text=name), "cards": Number(value=measurement.spec.world_size)}
+
+
+def _row(name: str, measurement: Measurement, entries: dict[str, Entry]) -> Row:
+    return Row(
+        entries={**_identity(name, measurement), **entries},
+        status=measurement.status,
+        facts=measurement.records[-1].columns(),
+    )
+
+
+def _points(shown: Shown) -> list[tuple[Curve, Measurement]]:
+    return [(curve, point) for curve in shown.curves for point in curve.points]
+
+
+def run_times(shown: Shown) -> Table:
+    return Table(
+        title=f"Run time of the job: {settings(shown.jobs)}",
+        columns=(
+            LIBRARY,
+            cards(shown.cards_word),
+            Column(key="seconds", title="time", metric=JOB_TIME),
+            Column(key="ideal", title="ideal", metric=JOB_TIME),
+            Column(key="speedup", title="speedup", metric=SPEEDUP, bare=True),
+            Column(key="efficiency", title="of ideal", metric=EFFICIENCY),
+            Column(key="loss", title="loss", metric=LOSS),
+            Column(key="accuracy", title="right", metric=ACCURACY),
+        ),
+        rows=tuple(_row(curve.name, point, _times(curve, point)) for curve, point in _points(shown)),
+        notes=(
+            "time: from the start of the processes to their end; ideal: that of one, shared out",
+            *_ranks_note(shown),
+            *dict.fromkeys(note for each in shown.jobs for note in each.facts.notes),
+        ),
+    )
+
+
+def settings(jobs: Sequence[Measurement]) -> str:
+    items = sorted({round(each.job.items) for each in jobs if each.job is not None})
+    images = " or ".join(f"{count:,}" for count in items[-2:]) if items else "some"
+    parameters = sorted({str(each.facts.settled["parameters"]) for each in jobs if "parameters" in each.facts.settled})
+    known = f", a network of {' or '.join(parameters)} parameters" if parameters else ""
+    return f"MNIST, {images} images{known}"
+
+
+def _ranks_note(shown: Shown) -> tuple[str, ...]:
+    return ("CPU ranks are processes on cores of their own, not cards",) if shown.cards_word == "CPU ranks" else ()
+
+
+def _times(curve: Curve, point: Measurement) -> dict[str, Entry]:
+    quality, ideal = quality_of(point), curve.ideal(point.spec.world_size)
+    entries: dict[str, Entry] = {
+        "seconds": Missing(reason=point.why_missing()) if point.job is None else point.job.seconds,
+        "speedup": curve.speedup(point),
+    }
+    if ideal is not None and point is not curve.first:
+        entries |= {"ideal": ideal, "efficiency": curve.efficiency(point)}
+    if quality is not None and quality.last_loss is not None:
+        entries["loss"] = Number(value=quality.last_loss)
+    if quality is not None and quality.accuracy is not None:
+        entries["accuracy"] = Share(value=quality.accuracy, of="test images")
+    return entries
+
+
+def parts(shown: Shown) -> Table:
+    titles = {"start": "start-up", "communication": "waiting"}
+    return Table(
+        title="Where the time of the job goes",
+        columns=(
+            LIBRARY,
+            cards(shown.cards_word),
+            *(Column(key=part, title=titles.get(part, part), metric=PHASE_TIME) for part in PARTS),
+        ),
+        rows=tuple(_row(curve.name, point, _parts(point)) for curve, point in _points(shown)),
+        notes=(
+            "start-up: processes, imports, images, joining, and the end; data: waiting for batches; waiting: for the "
+            "gradients of others; evaluation: of the test images",
+        ),
+    )
+
+
+def _parts(point: Measurement) -> dict[str, Entry]:
+    if point.job is None:
+        return {"start": Missing(reason=point.why_missing())}
+    found: dict[str, float | None] = {part: getattr(point.job, part) for part in PARTS}
+    return {
+        part: Missing(reason="the phases were not timed") if seconds is None else Number(value=seconds, unit="s")
+        for part, seconds in found.items()
+    }
+
+
+USAGES = (
+    Column(key="device", title="device", metric=USAGE),
+    Column(key="low", title="from", metric=USAGE),
+    Column(key="high", title="to", metric=USAGE),
+    Column(key="burstiness", title="bursts", metric=BURSTINESS),
+    Column(key="cpu", title="CPU", metric=USAGE),
+    Column(key="power", title="power", metric=POWER),
+)
+
+
+def summary(shown: Shown) -> Table:
+    rows = [_row(curve.name, point, _summary(point)) for curve, point in _points(shown)]
+    if shown.idle is not None:
+        rows.insert(0, _row("idle", shown.idle, _summary(shown.idle)))
+    return Table(
+        title="Usage and power while it trains",
+        columns=(
+            LIBRARY,
+            cards(shown.cards_word),
+            *USAGES,
+            Column(key="net", title="net of idle", metric=POWER),
+            Column(key="per_image", title="energy", metric=ENERGY_PER_ITEM),
+        ),
+        rows=tuple(rows),
+        notes=(
+            "device: mean usage of the cards, with the range of nine readings of ten; bursts: standard deviation over "
+            "mean of these; CPU: of all cores of a node",
+            *_rails(shown),
+        ),
+    )
+
+
+def _summary(point: Measurement) -> dict[str, Entry]:
+    return {**_usage(point), **_power(point)}
+
+
+def _usage(point: Measurement) -> dict[str, Entry]:
+    usage = point.usage
+    if usage is None:
+        return {"cpu": Missing(reason="nobody sampled it" if point.kinds else point.why_missing())}
+    cpu: Entry = Missing(reason="no core could be read") if usage.cpu is None else Share(value=usage.cpu, of="cores")
+    if usage.device is None or usage.device_low is None or usage.device_high is None:
+        return {"device": Missing(reason="no card's usage could be read"), "cpu": cpu}
+    found: dict[str, Entry] = {
+        "device": Share(value=usage.device, of="time"),
+        "low": Share(value=usage.device_low, of="time"),
+        "high": Share(value=usage.device_high, of="time"),
+        "cpu": cpu,
+    }
+    return found if usage.burstiness is None else {**found, "burstiness": Number(value=usage.burstiness)}
+
+
+def _power(point: Measurement) -> dict[str, Entry]:
+    energy = point.energy
+    if not isinstance(energy, EnergyFigures):
+        return {"power": Missing(reason=why_no_joules(point))}
+    return {"power": energy.watts, "net": energy.net_watts, "per_image": energy.per_item}
+
+
+def _rails(shown: Shown) -> list[str]:
+    """Power by rail, where there are several."""
+    found = []
+    for curve, point in _points(shown):
+        meters = point.energy.meters if isinstance(point.energy, EnergyFigures) else ()
+        if len(meters) > 1:
+            rails = ", ".join(f"{meter.title} {show_scaled(meter.watts, 'W')}" for meter in meters)
+            found.append(f"{curve.name}, {point.spec.world_size}: {rails}")
+    return found
+
+
+def energy(shown: Shown) -> Table:
+    """Of N cards against one for the same job; no rows where there is no meter."""
+    rows = [
+        _row(curve.name, point, _joules(curve, joules))
+        for curve, point in _points(shown)
+        if (joules := joules_of(point)) is not None
+    ]
+    return Table(
+        title="Energy of the job's steps, at the power of the steady ones",
+        columns=(
+            LIBRARY,
+            cards(shown.cards_word),
+            Column(key="joules", title="energy", metric=JOB_JOULES),
+            Column(key="ratio", title="against one", metric=ENERGY_RATIO),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _joules(curve: Curve, joules: float) -> dict[str, Entry]:
+    alone = joules_of(curve.first) if curve.first.spec.world_size == 1 else None
+    found: dict[str, Entry] = {"joules": Number(value=joules, unit="J")}
+    return {**found, "ratio": Number(value=joules / alone, unit="x")} if alone else found
+
+
+def beside(shown: Shown) -> Table:
+    """A single computer's run of the same job: its own table, because it is another machine's."""
+    found = [each for each in shown.beside if each.job is not None]
+    runs = ", ".join(dict.fromkeys(run for each in found for run in each.runs))
+    return Table(
+        title=f"Beside it: {runs}",
+        columns=(
+            LIBRARY,
+            cards("ranks"),
+            Column(key="seconds", title="time", metric=JOB_TIME),
+            Column(key="images", title="images", metric=COUNT),
+            *USAGES,
+        ),
+        rows=tuple(_row(name_of(each, found), each, _beside(each)) for each in found),
+    )
+
+
+def _beside(each: Measurement) -> dict[str, Entry]:
+    assert each.job is not None
+    return {
+        "seconds": each.job.seconds,
+        "images": Number(value=each.job.items),
+        **_usage(each),
+        **{key: entry for key, entry in _power(each).items() if key == "power"},
+    }
+
+
+def published_times() -> Table:
+    found = cluster_jobs()
+    sizes = sorted({cards for job in found for cards in job.seconds})
+    return Table(
+        title="Published, seconds by number of cards: Jetson Nano kits, one card each",
+        columns=(
+            LIBRARY,
+            *(Column(key=str(size), title=str(size), metric=JOB_TIME, bare=True) for size in sizes),
+        ),
+        rows=tuple(_published_job(job) for job in found),
+        notes=("read off graphs by eye, to about 2 %", NO_TEST_LAP),
+    )
+
+
+def _published_job(job: PublishedJob) -> Row:
+    times: dict[str, Entry] = {
+        str(cards): Published(value=seconds, unit="s", source=job.source) for cards, seconds in job.seconds.items()
+    }
+    return Row(
+        entries={"library": Text(text=f"{_printed(job.framework)}, {job.job}"), **times},
+        origin="published",
+    )
+
+
+def published_summary() -> Table:
+    found = cluster_summary()
+    idle = {each.cards: each.watts for each in found if each.framework == "idle"}
+    return Table(
+        title="Published usage and power: Jetson Nano kits",
+        columns=(
+            LIBRARY,
+            cards("cards"),
+            Column(key="low", title="GPU from", metric=USAGE),
+            Column(key="high", title="to", metric=USAGE),
+            Column(key="cpu", title="CPU", metric=USAGE),
+            Column(key="power", title="power", metric=POWER),
+            Column(key="net", title="net of idle", metric=POWER),
+        ),
+        rows=tuple(_published_summary(each, idle) for each in found),
+        notes=(TWO_MODELS, "the idle rows stand in the repository's table, not in the document"),
+    )
+
+
+def _published_summary(each: PublishedSummary, idle: dict[int, float]) -> Row:
+    def watts(value: float) -> Published:
+        return Published(value=value, unit="W", source=each.source)
+
+    entries: dict[str, Entry] = {
+        "library": Text(text=_printed(each.framework)),
+        "cards": Number(value=each.cards),
+        "power": watts(each.watts),
+    }
+    if each.device_usage is not None:
+        low, high = each.device_usage
+        entries |= {"low": Share(value=low, of="time"), "high": Share(value=high, of="time")}
+    if each.cpu_usage is not None:
+        entries["cpu"] = Share(value=each.cpu_usage, of="cores")
+    if each.framework != "idle" and each.cards in idle:
+        entries["net"] = watts(each.watts - idle[each.cards])
+    return Row(entries=entries, origin="published", notes=("spotty",) if each.spotty else ())
+
+
+def _printed(framework: str) -> str:
+    return {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}.get(framework, framework)
+
+
+def has_published(shown: Shown) -> bool:
+    return any(map(is_published, shown.jobs))

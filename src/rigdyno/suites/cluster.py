@@ -1,0 +1,139 @@
+"""The cluster suite: one job on 1 to N cards, in PyTorch and in TensorFlow, with usage and power over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from rigdyno import catalogue
+from rigdyno.contracts import SuiteRequest, Wanted
+from rigdyno.errors import UnknownName, UsageError
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.spec import Budget, RunSpec, Value
+from rigdyno.schema.view import Presentation
+from rigdyno.suites import _cluster_figures as figures
+from rigdyno.suites import _cluster_tables as tables
+from rigdyno.suites import _cluster_words as words
+from rigdyno.suites._cluster_curves import curves_of
+
+EPOCH_STEPS = 938  # of 64 of MNIST's 60,000 images
+STEPS, REPEATS = 600, 3  # of the default job on one card, and its processes
+STEP_SECONDS = {"mnist_cnn": 0.015, "mnist_cnn_tensorflow": 0.015}  # of 64 images on a core of today, to plan by
+PUBLISHED_STEP_SECONDS = 0.4  # of 128 images in the published TensorFlow network
+EVERY_SIZE_UP_TO = 4
+
+
+class Library(NamedTuple):
+    workload: str
+    together: str  # the arrangement of several ranks
+
+
+LIBRARIES = {
+    "pytorch": Library("mnist_cnn", "ddp"),
+    "tensorflow": Library("mnist_cnn_tensorflow", "multiworker"),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    steps: int  # that one card would take
+    options: dict[str, Value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """MNIST on 1 to N cards, in PyTorch and TensorFlow: run time, usage, power"""
+
+    takes: ClassVar[tuple[str, ...]] = ("cards", "framework", "beside")
+    shows_idle: ClassVar[bool] = True
+
+    def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
+        if request.soak_seconds is not None:
+            raise UsageError("the cluster suite has no soak; try `rigdyno run mnist_cnn --soak 10m`", key="soak")
+        repeat = request.repeat or REPEATS
+        return [
+            Wanted(_spec(request, library, job, cards, nodes), repeat, repeat)
+            for name in _asked(request.frameworks)
+            for library in [LIBRARIES[name]]
+            for job in _jobs(request, name)
+            for cards, nodes in laid_out(request)
+        ]
+
+    def present(self, measurements: Sequence[Measurement]) -> Presentation:
+        shown = curves_of(measurements)
+        return Presentation(
+            title="cluster: one job on 1 to N cards",
+            tables=tuple(table for table in tables.all_of(shown) if table.rows),
+            figures=figures.all_of(shown),
+            closing=words.closing(shown),
+        )
+
+
+def _asked(frameworks: Sequence[str]) -> Sequence[str]:
+    for name in frameworks:
+        if name not in LIBRARIES:
+            raise UnknownName("framework of the cluster suite", name, LIBRARIES, key="framework")
+    return frameworks or tuple(LIBRARIES)
+
+
+def _jobs(request: SuiteRequest, name: str) -> list[Job]:
+    shared: dict[str, Value] = {"scale_rate": True}
+    if not request.full:
+        return [Job(request.steps or STEPS, shared)]
+    jobs = [Job(epochs * EPOCH_STEPS, shared) for epochs in (3, 15)]
+    if name == "tensorflow":
+        jobs += [Job(steps, {**shared, "variant": "as_published"}) for steps in (300, 3000)]
+    return jobs
+
+
+def laid_out(request: SuiteRequest) -> list[tuple[int, int]]:
+    """Cards and nodes: a node is filled before the next one is used."""
+    each = request.ranks or request.most_ranks
+    sizes = request.cards or (*_sizes(each), *(each * nodes for nodes in _sizes(request.nodes)[1:]))
+    found = []
+    for cards in sizes:
+        nodes = -(-cards // each)
+        if cards % nodes:
+            raise UsageError(f"{cards} cards can't be shared out evenly over {nodes} nodes of {each}", key="cards")
+        if nodes > request.nodes:
+            room = f"{request.nodes} node{'s' if request.nodes > 1 else ''} of {each}"
+            raise UsageError(
+                f"{cards} cards are more than {room}; add --hosts, or --ranks for more a node", key="cards"
+            )
+        found.append((cards, nodes))
+    return found
+
+
+def _sizes(most: int) -> list[int]:
+    """All of the first few, then twice as many again and again, and all."""
+    found = list(range(1, min(most, EVERY_SIZE_UP_TO) + 1))
+    while found[-1] < most:
+        found.append(min(2 * found[-1], most))
+    return found
+
+
+def _spec(request: SuiteRequest, library: Library, job: Job, cards: int, nodes: int) -> RunSpec:
+    on_cpu = request.device == "cpu"
+    arrangement = library.together if cards > 1 else "single"
+    steps = max(1, job.steps // cards)
+    step = PUBLISHED_STEP_SECONDS if "variant" in job.options else STEP_SECONDS[library.workload]
+    return RunSpec(
+        workload=library.workload,
+        options=dict(job.options),
+        arrangement=arrangement,
+        launcher=catalogue.load("arrangement", arrangement).launcher,
+        world_size=cards,
+        nodes=nodes,
+        device=request.device,
+        threads=_threads(request),
+        pinned=on_cpu,
+        budget=Budget(seconds=max(1.0, steps * step), job_steps=steps),
+    )
+
+
+def _threads(request: SuiteRequest) -> int | None:
+    """As many for one rank as for each of all: else the first point would be another machine's."""
+    if request.threads is not None or request.device != "cpu":
+        return request.threads
+    return max(1, request.system.cpu.usable_cores // (request.ranks or request.most_ranks))
