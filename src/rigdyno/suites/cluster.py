@@ -21,6 +21,7 @@ EPOCH_STEPS = 938  # of 64 of MNIST's 60,000 images
 STEPS, REPEATS = 600, 3  # of the default job on one card, and its processes
 STEP_SECONDS = {"mnist_cnn": 0.015, "mnist_cnn_tensorflow": 0.015}  # of 64 images on a core of today, to plan by
 PUBLISHED_STEP_SECONDS = 0.4  # of 128 images in the published TensorFlow network
+RATE, PUBLISHED_RATE = 0.01, 0.001  # of learning, for one card
 EVERY_SIZE_UP_TO = 4
 
 
@@ -38,7 +39,13 @@ LIBRARIES = {
 @dataclass(frozen=True)
 class Job:
     steps: int  # that one card would take
-    options: dict[str, Value]
+    as_published: bool = False  # with the network, batch and optimizer of the published TensorFlow script
+
+    def options(self, cards: int) -> dict[str, Value]:
+        """Many cards make fewer steps with larger batches: the learning rate grows with their number, as published."""
+        if self.as_published:
+            return {"variant": "as_published", "learning_rate": PUBLISHED_RATE * cards}
+        return {"learning_rate": RATE * cards}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +85,10 @@ def _asked(frameworks: Sequence[str]) -> Sequence[str]:
 
 
 def _jobs(request: SuiteRequest, name: str) -> list[Job]:
-    shared: dict[str, Value] = {"scale_rate": True}
     if not request.full:
-        return [Job(request.steps or STEPS, shared)]
-    jobs = [Job(epochs * EPOCH_STEPS, shared) for epochs in (3, 15)]
-    if name == "tensorflow":
-        jobs += [Job(steps, {**shared, "variant": "as_published"}) for steps in (300, 3000)]
-    return jobs
+        return [Job(request.steps or STEPS)]
+    jobs = [Job(epochs * EPOCH_STEPS) for epochs in (3, 15)]
+    return jobs + [Job(steps, as_published=True) for steps in (300, 3000) if name == "tensorflow"]
 
 
 def laid_out(request: SuiteRequest) -> list[tuple[int, int]]:
@@ -117,10 +121,10 @@ def _spec(request: SuiteRequest, library: Library, job: Job, cards: int, nodes: 
     on_cpu = request.device == "cpu"
     arrangement = library.together if cards > 1 else "single"
     steps = max(1, job.steps // cards)
-    step = PUBLISHED_STEP_SECONDS if "variant" in job.options else STEP_SECONDS[library.workload]
+    step = PUBLISHED_STEP_SECONDS if job.as_published else STEP_SECONDS[library.workload]
     return RunSpec(
         workload=library.workload,
-        options=dict(job.options),
+        options=job.options(cards),
         arrangement=arrangement,
         launcher=catalogue.load("arrangement", arrangement).launcher,
         world_size=cards,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rigdyno.contracts import Options, Place, Requirement, Samples, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads import _mnist
-from rigdyno.workloads._options import number_between, text, whole_number, yes_or_no
+from rigdyno.workloads._options import number_between, text, whole_number
 from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS
 
 if TYPE_CHECKING:
@@ -33,14 +33,12 @@ class MnistCnn:
     batch_size: int = 64
     learning_rate: float = 0.01
     momentum: float = 0.5
-    scale_rate: bool = False  # the learning rate times the number of ranks
     data: str = ""  # a folder with MNIST's idx files, or 'fashion' (Debian's Fashion-MNIST); empty: synthetic images
 
     def __post_init__(self) -> None:
         whole_number("batch_size", self.batch_size)
         number_between("learning_rate", self.learning_rate, 0, 1000)
         number_between("momentum", self.momentum, 0, 1)
-        yes_or_no("scale_rate", self.scale_rate)
         text("data", self.data)
 
     def refuses(self, system: System, device: str) -> str | None:
@@ -70,7 +68,7 @@ class MnistCnn:
         return Training(
             model=model,
             loss=torch.nn.functional.nll_loss,
-            optimizer=lambda parameters: self._optimizer(parameters, place.world_size),
+            optimizer=self._optimizer,
             batches=_batches((images, labels), self.batch_size, place.seed + place.rank),
             samples=Samples(len(labels), self.batch_size, lambda chosen: (images[chosen], labels[chosen])),
             accuracy=_accuracy(model, _on_device(source.test, place.device)),
@@ -79,11 +77,10 @@ class MnistCnn:
             notes=source.notes,
         )
 
-    def _optimizer(self, parameters: Iterator[torch.nn.Parameter], ranks: int) -> torch.optim.Optimizer:
+    def _optimizer(self, parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch
 
-        rate = self.learning_rate * (ranks if self.scale_rate else 1)
-        return torch.optim.SGD(parameters, lr=rate, momentum=self.momentum)
+        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
 
 def _network() -> torch.nn.Module:

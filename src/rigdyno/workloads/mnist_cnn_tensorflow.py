@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from rigdyno.contracts import Options, Place, Requirement, Samples, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads import _mnist
-from rigdyno.workloads._options import number_between, one_of, text, whole_number, yes_or_no
+from rigdyno.workloads._options import number_between, one_of, text, whole_number
 from rigdyno.workloads._tensorflow import IMPORT_BYTES, IMPORT_SECONDS, Adam, Momentum, placed
 
 # Batch and learning rate of mnist_cnn, and of the published script.
@@ -37,7 +37,6 @@ class MnistCnnTensorflow:
     batch_size: int = 0  # 0: the variant's own, 64 or 128
     learning_rate: float = 0.0  # 0: the variant's own, 0.01 or (Adam) 0.001
     momentum: float = 0.5
-    scale_rate: bool = False  # the learning rate times the number of ranks
     data: str = ""  # as in mnist_cnn
 
     def __post_init__(self) -> None:
@@ -45,7 +44,6 @@ class MnistCnnTensorflow:
         whole_number("batch_size", self.batch_size, least=0)
         number_between("learning_rate", self.learning_rate, 0, 1000)
         number_between("momentum", self.momentum, 0, 1)
-        yes_or_no("scale_rate", self.scale_rate)
         text("data", self.data)
 
     def refuses(self, system: System, device: str) -> str | None:
@@ -88,7 +86,7 @@ class MnistCnnTensorflow:
             framework="tensorflow",
             model=model,
             loss=_loss,
-            optimizer=lambda variables: self._optimizer(variables, place.world_size),
+            optimizer=self._optimizer,
             batches=_batches(images, labels, self._batch, place.seed + place.rank),
             samples=Samples(len(mine), self._batch, lambda chosen: _picked(images, labels, chosen)),
             accuracy=tested,
@@ -100,8 +98,8 @@ class MnistCnnTensorflow:
             notes=self._notes(source.notes),
         )
 
-    def _optimizer(self, variables: Sequence[Any], ranks: int) -> Momentum | Adam:
-        rate = (self.learning_rate or RATES[self.variant]) * (ranks if self.scale_rate else 1)
+    def _optimizer(self, variables: Sequence[Any]) -> Momentum | Adam:
+        rate = self.learning_rate or RATES[self.variant]
         return Adam(variables, rate) if self._is_published else Momentum(variables, rate, self.momentum)
 
     def _notes(self, of_data: tuple[str, ...]) -> tuple[str, ...]:

@@ -37,7 +37,8 @@ def test_the_same_job_in_both_frameworks_shared_out_over_ranks_that_have_a_core_
     ]
     assert [cell.spec.budget.job_steps for cell in wanted] == [STEPS, STEPS // 2] * 2
     assert {cell.spec.threads for cell in wanted} == {1}
-    assert all(cell.spec.pinned and cell.spec.options == {"scale_rate": True} for cell in wanted)
+    assert all(cell.spec.pinned for cell in wanted)
+    assert [cell.spec.options for cell in wanted] == [{"learning_rate": 0.01}, {"learning_rate": 0.02}] * 2
 
 
 def test_jobs_of_two_lengths_are_two_configurations():
