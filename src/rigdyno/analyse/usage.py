@@ -76,7 +76,7 @@ def _node(header: Header, rows: Rows, begin_ns: int) -> NodeUsage:
     device, watts = cards(header.channels, rows), power(header.channels, rows)
     return NodeUsage(
         node=who.node,
-        seconds=tuple(((rows["at_ns"][thinned] - begin_ns) / NS_PER_S).tolist()),
+        seconds=tuple(np.round((rows["at_ns"][thinned] - begin_ns) / NS_PER_S, 2).tolist()),
         cpu=_values(cores(header.channels, rows), thinned),
         device=() if device is None else _values(device, thinned),
         watts=() if watts is None else _values(watts, thinned),
@@ -117,7 +117,8 @@ def power(channels: Sequence[Channel], rows: Rows) -> Floats | None:
     chosen = _widest(channels)
     if not chosen:
         return None
-    return np.sum([_watts(each, rows) for each in chosen], axis=0, dtype=np.float64)
+    total: Floats = np.sum([_watts(each, rows) for each in chosen], axis=0)
+    return total
 
 
 def _widest(channels: Sequence[Channel]) -> list[Channel]:

@@ -115,9 +115,9 @@ def _over_time(name: str, measurement: Measurement) -> Figure | None:
         return None
     nodes = measurement.usage.nodes
     panels = (
-        _panel("device usage", "share", nodes, lambda node: node.device, together=None),
-        _panel("CPU usage", "share", nodes, lambda node: node.cpu, together=None),
-        _panel("power", "W", nodes, lambda node: node.watts, together="all nodes"),
+        _panel(name, "device usage", "share", nodes, lambda node: node.device),
+        _panel(name, "CPU usage", "share", nodes, lambda node: node.cpu),
+        _panel(name, "power", "W", nodes, lambda node: node.watts, together="all nodes"),
     )
     found = tuple(panel for panel in panels if panel is not None)
     if not found:
@@ -134,11 +134,12 @@ def _over_time(name: str, measurement: Measurement) -> Figure | None:
 
 
 def _panel(
+    name: str,
     quantity: str,
     unit: str,
     nodes: Sequence[NodeUsage],
     values_of: Callable[[NodeUsage], Values],
-    together: str | None,
+    together: str | None = None,
 ) -> Panel | None:
     """`together`: what the sum over the nodes is called, where it means something."""
     known = [node for node in nodes if any(value is not None for value in values_of(node))]
@@ -151,7 +152,7 @@ def _panel(
     ]
     if together is not None and several and len(known) == len(nodes):
         series.append(Series(name=together, role="measured", data=_summed(known, values_of)))
-    return Panel(title=quantity, y=Axis(quantity=quantity, unit=unit), series=tuple(series))
+    return Panel(title=f"{name}: {quantity}", y=Axis(quantity=quantity, unit=unit), series=tuple(series))
 
 
 def _data(node: NodeUsage, values: Values) -> tuple[Datum, ...]:

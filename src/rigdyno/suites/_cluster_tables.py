@@ -45,7 +45,7 @@ NO_TEST_LAP = "the published TensorFlow script evaluates nothing: no test lap ca
 
 
 def all_of(shown: Shown) -> tuple[Table, ...]:
-    own = (run_times(shown), parts(shown), summary(shown), energy(shown), beside(shown))
+    own = (run_times(shown), parts(shown), learnt(shown), summary(shown), energy(shown), beside(shown))
     return (*own, published_times(), published_summary()) if shown.jobs else ()
 
 
@@ -79,14 +79,11 @@ def run_times(shown: Shown) -> Table:
             Column(key="ideal", title="ideal", metric=JOB_TIME),
             Column(key="speedup", title="speedup", metric=SPEEDUP, bare=True),
             Column(key="efficiency", title="of ideal", metric=EFFICIENCY),
-            Column(key="loss", title="loss", metric=LOSS),
-            Column(key="accuracy", title="right", metric=ACCURACY),
         ),
         rows=tuple(_row(curve.name, point, _times(curve, point)) for curve, point in _points(shown)),
         notes=(
             "time: from the start of the processes to their end; ideal: that of one, shared out",
             *_ranks_note(shown),
-            *dict.fromkeys(note for each in shown.jobs for note in each.facts.notes),
         ),
     )
 
@@ -104,22 +101,45 @@ def _ranks_note(shown: Shown) -> tuple[str, ...]:
 
 
 def _times(curve: Curve, point: Measurement) -> dict[str, Entry]:
-    quality, ideal = quality_of(point), curve.ideal(point.spec.world_size)
+    ideal = curve.ideal(point.spec.world_size)
     entries: dict[str, Entry] = {
         "seconds": Missing(reason=point.why_missing()) if point.job is None else point.job.seconds,
         "speedup": curve.speedup(point),
     }
     if ideal is not None and point is not curve.first:
         entries |= {"ideal": ideal, "efficiency": curve.efficiency(point)}
-    if quality is not None and quality.last_loss is not None:
-        entries["loss"] = Number(value=quality.last_loss)
-    if quality is not None and quality.accuracy is not None:
+    return entries
+
+
+def learnt(shown: Shown) -> Table:
+    return Table(
+        title="What it learnt",
+        columns=(
+            LIBRARY,
+            cards(shown.cards_word),
+            Column(key="first", title="first loss", metric=LOSS),
+            Column(key="loss", title="last loss", metric=LOSS),
+            Column(key="accuracy", title="accuracy", metric=ACCURACY),
+        ),
+        rows=tuple(_row(curve.name, point, _learnt(point)) for curve, point in _points(shown)),
+        notes=tuple(dict.fromkeys(note for each in shown.jobs for note in each.facts.notes)),
+    )
+
+
+def _learnt(point: Measurement) -> dict[str, Entry]:
+    quality = quality_of(point)
+    if quality is None:
+        return {"loss": Missing(reason=point.why_missing())}
+    entries: dict[str, Entry] = {"accuracy": Missing(reason="nothing was evaluated")}
+    if quality.first_loss is not None and quality.last_loss is not None:
+        entries |= {"first": Number(value=quality.first_loss), "loss": Number(value=quality.last_loss)}
+    if quality.accuracy is not None:
         entries["accuracy"] = Share(value=quality.accuracy, of="test images")
     return entries
 
 
 def parts(shown: Shown) -> Table:
-    titles = {"start": "start-up", "communication": "waiting"}
+    titles = {"start": "start-up", "training": "train", "communication": "wait", "evaluation": "test"}
     return Table(
         title="Where the time of the job goes",
         columns=(
@@ -129,8 +149,8 @@ def parts(shown: Shown) -> Table:
         ),
         rows=tuple(_row(curve.name, point, _parts(point)) for curve, point in _points(shown)),
         notes=(
-            "start-up: processes, imports, images, joining, and the end; data: waiting for batches; waiting: for the "
-            "gradients of others; evaluation: of the test images",
+            "start-up: processes, imports, images, joining, and the end; data: waiting for batches; train: forward and "
+            "backward pass, optimizer; wait: for the gradients of others; test: the test images",
         ),
     )
 
@@ -145,40 +165,64 @@ def _parts(point: Measurement) -> dict[str, Entry]:
     }
 
 
-USAGES = (
+OF_DEVICES = (
     Column(key="device", title="device", metric=USAGE),
     Column(key="low", title="from", metric=USAGE),
     Column(key="high", title="to", metric=USAGE),
     Column(key="burstiness", title="bursts", metric=BURSTINESS),
-    Column(key="cpu", title="CPU", metric=USAGE),
-    Column(key="power", title="power", metric=POWER),
+)
+CPU = Column(key="cpu", title="CPU", metric=USAGE)
+WATTS = Column(key="power", title="power", metric=POWER)
+NET = (
+    Column(key="net", title="net of idle", metric=POWER),
+    Column(key="per_image", title="energy", metric=ENERGY_PER_ITEM),
 )
 
 
+def _usages(found: Sequence[Measurement]) -> tuple[Column, ...]:
+    """Where something could be read."""
+    has_device = any(each.usage is not None and each.usage.device is not None for each in found)
+    has_meter = any(isinstance(each.energy, EnergyFigures) for each in found)
+    return (*(OF_DEVICES if has_device else ()), CPU, *((WATTS,) if has_meter else ()))
+
+
+def _unread(found: Sequence[Measurement]) -> list[str]:
+    columns = _usages(found)
+    said = [] if OF_DEVICES[0] in columns else ["no card's usage could be read here"]
+    return (
+        said if WATTS in columns else [*said, *dict.fromkeys(f"no power: {why_no_joules(each)}" for each in found[:1])]
+    )
+
+
+def _measured(each: Measurement, columns: Sequence[Column]) -> dict[str, Entry]:
+    entries = {**_usage(each), **_power(each)}
+    return {column.key: entries[column.key] for column in columns if column.key in entries}
+
+
 def summary(shown: Shown) -> Table:
-    rows = [_row(curve.name, point, _summary(point)) for curve, point in _points(shown)]
-    if shown.idle is not None:
-        rows.insert(0, _row("idle", shown.idle, _summary(shown.idle)))
+    used = _usages(shown.jobs)
+    figures = (*used, *(NET if WATTS in used else ()))
+    named = [(curve.name, point) for curve, point in _points(shown)]
+    idle = [("idle", shown.idle)] if shown.idle is not None else []
     return Table(
         title="Usage and power while it trains",
         columns=(
             LIBRARY,
             cards(shown.cards_word),
-            *USAGES,
-            Column(key="net", title="net of idle", metric=POWER),
-            Column(key="per_image", title="energy", metric=ENERGY_PER_ITEM),
+            *figures,
         ),
-        rows=tuple(rows),
+        rows=tuple(
+            _row(name, each, _kept({**_usage(each), **_power(each)}, figures)) for name, each in (*idle, *named)
+        ),
         notes=(
             "device: mean usage of the cards, with the range of nine readings of ten; bursts: standard deviation over "
-            "mean of these; CPU: of all cores of a node",
+            "mean of these; CPU: of all cores of a node"
+            if OF_DEVICES[0] in figures
+            else "CPU: usage of all cores of a node, whoever uses them",
+            *_unread(shown.jobs),
             *_rails(shown),
         ),
     )
-
-
-def _summary(point: Measurement) -> dict[str, Entry]:
-    return {**_usage(point), **_power(point)}
 
 
 def _usage(point: Measurement) -> dict[str, Entry]:
@@ -243,6 +287,7 @@ def _joules(curve: Curve, joules: float) -> dict[str, Entry]:
 def beside(shown: Shown) -> Table:
     """A single computer's run of the same job: its own table, because it is another machine's."""
     found = [each for each in shown.beside if each.job is not None]
+    used = _usages(found)
     runs = ", ".join(dict.fromkeys(run for each in found for run in each.runs))
     return Table(
         title=f"Beside it: {runs}",
@@ -251,20 +296,16 @@ def beside(shown: Shown) -> Table:
             cards("ranks"),
             Column(key="seconds", title="time", metric=JOB_TIME),
             Column(key="images", title="images", metric=COUNT),
-            *USAGES,
+            *used,
         ),
-        rows=tuple(_row(name_of(each, found), each, _beside(each)) for each in found),
+        rows=tuple(_row(name_of(each, found), each, _beside(each, used)) for each in found),
     )
 
 
-def _beside(each: Measurement) -> dict[str, Entry]:
+def _beside(each: Measurement, used: Sequence[Column]) -> dict[str, Entry]:
     assert each.job is not None
-    return {
-        "seconds": each.job.seconds,
-        "images": Number(value=each.job.items),
-        **_usage(each),
-        **{key: entry for key, entry in _power(each).items() if key == "power"},
-    }
+    times: dict[str, Entry] = {"seconds": each.job.seconds, "images": Number(value=each.job.items)}
+    return {**times, **_measured(each, used)}
 
 
 def published_times() -> Table:

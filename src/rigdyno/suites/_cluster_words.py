@@ -59,7 +59,7 @@ def learning(curve: Curve) -> str | None:
     found = [(point.spec.world_size, accuracy) for point, accuracy in known if accuracy is not None]
     if len(found) < 2:
         return None
-    (few, low), (many, high) = min(found, key=lambda each: each[1]), max(found, key=lambda each: each[1])
+    (few, low), *_, (many, high) = sorted(found, key=lambda each: each[1])
     apart = f"{show_percent(low)} with {few} and {show_percent(high)} with {many}"
     same = high - low <= by_chance(low, high, len(found))
     verdict, why = ("did not change", "closer than") if same else ("changed", "further apart than")

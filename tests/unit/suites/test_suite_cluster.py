@@ -224,6 +224,17 @@ def test_chance_against_simulation():
         assert 0.002 < beyond < 0.06
 
 
+def test_power_by_rail_and_device_usage_where_they_can_be_read():
+    usage = Usage(nodes=(), cpu=0.5, device=0.45, device_low=0.2, device_high=0.8, burstiness=0.6, interval_seconds=0.5)
+    found = table(shown(measured(1, (6, 0.5, 9.0, 0.0, 1.0), watts=6.5, usage=usage)), "Usage and power while")
+    [row] = found.rows
+    assert [row.entries[key].value for key in ("device", "low", "high", "burstiness", "cpu", "power")] == [
+        0.45, 0.2, 0.8, 0.6, 0.5, 6.5,
+    ]  # fmt: skip
+    assert isinstance(row.entries["net"], Missing)
+    assert row.entries["per_image"].value == 0.1
+
+
 def test_joules_of_many_against_one_and_the_best_numbers():
     found = shown(measured(1, (6, 0.5, 9.0, 0.0, 1.0), watts=6.5), measured(2, (6, 0.25, 4.6, 0.6, 1.0), watts=14.0))
     one, two = table(found, "Energy of the job's steps").rows
@@ -234,10 +245,12 @@ def test_joules_of_many_against_one_and_the_best_numbers():
     assert "1 take the least energy, 2 take the least time" in words
 
 
-def test_without_a_meter_there_are_no_joules_and_the_reason_stands_in_the_table():
+def test_without_a_meter_there_are_no_joules_and_the_reason_stands_below_the_table():
     found = shown(ALONE, PAIR)
     assert not any("Energy of" in each.title for each in found.tables)
-    assert table(found, "Usage and power while").rows[0].entries["power"] == Missing(reason="no meter here")
+    usage = table(found, "Usage and power while")
+    assert "power" not in usage.rows[0].entries
+    assert "no power: no meter here" in usage.notes
 
 
 def test_the_idle_rig_is_a_row_of_the_summary_and_a_figure():
