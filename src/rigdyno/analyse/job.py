@@ -37,7 +37,10 @@ def spent(record: RunRecord, steps: Sequence[Samples], phases: Sequence[Samples]
     if record.spec.budget.job_steps is None or not isinstance(record.outcome, Completed) or not sound:
         return None
     loop = max(seconds_of_ns(int(rows["end_ns"][-1] - rows["start_ns"][0])) for rows in sound)
-    timed = [streams(header, rows) for header, rows in phases if len(rows)]
+    last_ns = {header.participant.id: int(rows["end_ns"][-1]) for header, rows in steps if len(rows)}
+    timed = [
+        streams(header, _until(rows, last_ns.get(header.participant.id, 0))) for header, rows in phases if len(rows)
+    ]
     return Spent(
         whole=record.seconds,
         loop=loop,
@@ -47,6 +50,12 @@ def spent(record: RunRecord, steps: Sequence[Samples], phases: Sequence[Samples]
         steps=int(sound[0]["steps"].sum()),
         items=float(sum(items(rows).sum() for rows in sound)),
     )
+
+
+def _until(rows: Rows, end_ns: int) -> Rows:
+    """What is marked behind the last step is no part of the loop: an evaluation calls the same model."""
+    inside: Rows = rows[rows["end_ns"] <= end_ns]
+    return inside
 
 
 def _mean_of(ranks: Sequence[dict[str, Rows]], names: Iterable[str]) -> float | None:

@@ -211,9 +211,7 @@ def summary(shown: Shown) -> Table:
             cards(shown.cards_word),
             *figures,
         ),
-        rows=tuple(
-            _row(name, each, _kept({**_usage(each), **_power(each)}, figures)) for name, each in (*idle, *named)
-        ),
+        rows=tuple(_row(name, each, _measured(each, figures)) for name, each in (*idle, *named)),
         notes=(
             "device: mean usage of the cards, with the range of nine readings of ten; bursts: standard deviation over "
             "mean of these; CPU: of all cores of a node"

@@ -62,6 +62,12 @@ def test_the_parts_are_sums_by_hand_and_add_up_to_the_whole():
     assert sum(parts) == pytest.approx(found.seconds.value)
 
 
+def test_what_an_evaluation_marks_is_no_part_of_the_loop():
+    behind = rows_of((1500 * MS, 4000 * MS, 0.0, 1, PHASES.index("broadcast"), 0))
+    marked = [(header, np.concatenate((rows, behind))) for header, rows in PARTS]
+    assert job_time([spent(a_job(), STEPS, marked)]) == job_time([spent(a_job(), STEPS, PARTS)])
+
+
 def test_without_phases_the_loop_is_training():
     found = job_time([spent(a_job(), STEPS, [])])
     assert found.data is None
