@@ -91,8 +91,8 @@ def run_times(shown: Shown) -> Table:
 def settings(jobs: Sequence[Measurement]) -> str:
     items = sorted({round(each.job.items) for each in jobs if each.job is not None})
     images = " or ".join(f"{count:,}" for count in items[-2:]) if items else "some"
-    parameters = sorted({str(each.facts.settled["parameters"]) for each in jobs if "parameters" in each.facts.settled})
-    known = f", a network of {' or '.join(parameters)} parameters" if parameters else ""
+    sizes = {int(each.facts.settled["parameters"]) for each in jobs if "parameters" in each.facts.settled}
+    known = f", a network of {' or '.join(f'{size:,}' for size in sorted(sizes))} parameters" if sizes else ""
     return f"MNIST, {images} images{known}"
 
 
@@ -139,7 +139,7 @@ def _learnt(point: Measurement) -> dict[str, Entry]:
 
 
 def parts(shown: Shown) -> Table:
-    titles = {"start": "start-up", "training": "train", "communication": "wait", "evaluation": "test"}
+    titles = {"start": "start", "training": "train", "communication": "wait", "evaluation": "test"}
     return Table(
         title="Where the time of the job goes",
         columns=(
@@ -149,7 +149,7 @@ def parts(shown: Shown) -> Table:
         ),
         rows=tuple(_row(curve.name, point, _parts(point)) for curve, point in _points(shown)),
         notes=(
-            "start-up: processes, imports, images, joining, and the end; data: waiting for batches; train: forward and "
+            "start: processes, imports, images, joining, and the end; data: waiting for batches; train: forward and "
             "backward pass, optimizer; wait: for the gradients of others; test: the test images",
         ),
     )
