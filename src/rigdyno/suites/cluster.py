@@ -16,13 +16,13 @@ from rigdyno.suites import _cluster_figures as figures
 from rigdyno.suites import _cluster_tables as tables
 from rigdyno.suites import _cluster_words as words
 from rigdyno.suites._cluster_curves import curves_of
+from rigdyno.suites.scaling import sizes, threads_of
 
 EPOCH_STEPS = 938  # of 64 of MNIST's 60,000 images
 STEPS, REPEATS = 600, 3  # of the default job on one card, and its processes
 STEP_SECONDS = {"mnist_cnn": 0.015, "mnist_cnn_tensorflow": 0.015}  # of 64 images on a core of today, to plan by
 PUBLISHED_STEP_SECONDS = 0.4  # of 128 images in the published TensorFlow network
 RATE, PUBLISHED_RATE = 0.01, 0.001  # of learning, for one card
-EVERY_SIZE_UP_TO = 4
 
 
 class Library(NamedTuple):
@@ -94,9 +94,9 @@ def _jobs(request: SuiteRequest, name: str) -> list[Job]:
 def laid_out(request: SuiteRequest) -> list[tuple[int, int]]:
     """Cards and nodes: a node is filled before the next one is used."""
     each = request.ranks or request.most_ranks
-    sizes = request.cards or (*_sizes(each), *(each * nodes for nodes in _sizes(request.nodes)[1:]))
+    asked = request.cards or (*sizes(each), *(each * nodes for nodes in sizes(request.nodes)[1:]))
     found = []
-    for cards in sizes:
+    for cards in asked:
         nodes = -(-cards // each)
         if cards % nodes:
             raise UsageError(f"{cards} cards can't be shared out evenly over {nodes} nodes of {each}", key="cards")
@@ -106,14 +106,6 @@ def laid_out(request: SuiteRequest) -> list[tuple[int, int]]:
                 f"{cards} cards are more than {room}; add --hosts, or --ranks for more a node", key="cards"
             )
         found.append((cards, nodes))
-    return found
-
-
-def _sizes(most: int) -> list[int]:
-    """All of the first few, then twice as many again and again, and all."""
-    found = list(range(1, min(most, EVERY_SIZE_UP_TO) + 1))
-    while found[-1] < most:
-        found.append(min(2 * found[-1], most))
     return found
 
 
@@ -130,14 +122,7 @@ def _spec(request: SuiteRequest, library: Library, job: Job, cards: int, nodes: 
         world_size=cards,
         nodes=nodes,
         device=request.device,
-        threads=_threads(request),
+        threads=threads_of(request, request.ranks or request.most_ranks),
         pinned=on_cpu,
         budget=Budget(seconds=max(1.0, steps * step), job_steps=steps),
     )
-
-
-def _threads(request: SuiteRequest) -> int | None:
-    """As many for one rank as for each of all: else the first point would be another machine's."""
-    if request.threads is not None or request.device != "cpu":
-        return request.threads
-    return max(1, request.system.cpu.usable_cores // (request.ranks or request.most_ranks))

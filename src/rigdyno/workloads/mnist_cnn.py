@@ -72,7 +72,6 @@ class MnistCnn:
             batches=_batches((images, labels), self.batch_size, place.seed + place.rank),
             samples=Samples(len(labels), self.batch_size, lambda chosen: (images[chosen], labels[chosen])),
             accuracy=_accuracy(model, _on_device(source.test, place.device)),
-            phases=True,
             settled={"parameters": _mnist.count([each.shape for each in model.parameters()])},
             notes=source.notes,
         )

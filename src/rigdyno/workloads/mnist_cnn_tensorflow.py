@@ -90,7 +90,6 @@ class MnistCnnTensorflow:
             batches=_batches(images, labels, self._batch, place.seed + place.rank),
             samples=Samples(len(mine), self._batch, lambda chosen: _picked(images, labels, chosen)),
             accuracy=tested,
-            phases=True,
             settled={
                 "parameters": _mnist.count([each.shape for each in model.parameters]),
                 "batch_size": self._batch,
