@@ -85,18 +85,23 @@ class TensorFlow:
 
     def forget_peak_memory(self, device: str) -> None:
         if not _is_cpu(device):
-            self._tensorflow.config.experimental.reset_memory_stats(f"GPU:{card_of(device)}")
+            self._tensorflow.config.experimental.reset_memory_stats(self._name(device))
 
     def memory(self, device: str) -> DeviceMemory | None:
         """How much there is, it doesn't tell."""
         if _is_cpu(device):
             return None
-        return DeviceMemory(peak_bytes=self._memory_of(f"GPU:{card_of(device)}")["peak"])
+        return DeviceMemory(peak_bytes=self._memory_of(self._name(device))["peak"])
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         words = str(error).lower()
         exhausted = isinstance(error, self._tensorflow.errors.ResourceExhaustedError)
         return exhausted or any(sign in words for sign in _OUT_OF_MEMORY)
+
+    def _name(self, device: str) -> str:
+        """A rank that sees its own card alone knows it as the first."""
+        card = card_of(device) or 0
+        return f"GPU:{card if card < len(self._tensorflow.config.list_logical_devices('GPU')) else 0}"
 
     def _memory_of(self, name: str) -> dict[str, int]:
         found: dict[str, int] = self._tensorflow.config.experimental.get_memory_info(name)
