@@ -281,7 +281,7 @@ class Framework(Protocol):
 
 
 class Probe(Protocol):
-    """Reads meters of the machine. Opened once, in the sampler's process, in a thread of its own: one that hangs or
+    """Reads meters of the machine. Opened once, in the sampler's process, in a thread apart: one that hangs or
     throws costs its own readings alone. `read` must be cheap."""
 
     hints: ClassVar[Mapping[str, str]]  # what to change where a single channel can't be read, by its name

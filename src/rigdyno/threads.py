@@ -13,6 +13,13 @@ class Answer(NamedTuple):
     error: Exception | None = None
 
 
+def answered(call: Callable[[], Any]) -> Answer:
+    try:
+        return Answer(call())
+    except Exception as error:  # noqa: BLE001  # whatever an installed probe throws is its own affair
+        return Answer(error=error)
+
+
 class Worker:
     """A thread that does what it is asked, one thing at a time. Daemonic: a call that never returns doesn't keep the
     process from its end."""
@@ -20,37 +27,26 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._asked: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._owed = 0  # answers that are still to come
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            call = self._asked.get()
-            try:
-                answer = Answer(call())
-            except Exception as error:  # noqa: BLE001  # whatever an installed probe throws is its own affair
-                answer = Answer(error=error)
-            self._answers.put(answer)
+            self._answers.put(answered(self._asked.get()))
 
-    @property
-    def is_free(self) -> bool:
-        while self._owed and not self._answers.empty():
+    def forget(self) -> None:
+        """Answers that came too late, or that nobody wants."""
+        while not self._answers.empty():
             self._answers.get()
-            self._owed -= 1  # too late: it tells of another time
-        return self._owed == 0
 
     def ask(self, call: Callable[[], Any]) -> None:
-        self._owed += 1
         self._asked.put(call)
 
     def answer(self, seconds: float) -> Answer | None:
         """None: it takes longer."""
         try:
-            found = self._answers.get(timeout=seconds)
+            return self._answers.get(timeout=seconds)
         except queue.Empty:
             return None
-        self._owed -= 1
-        return found
 
 
 def trouble_of(answer: Answer | None, seconds: float) -> str | None:

@@ -209,7 +209,7 @@ def _of_turn(header: Header, rows: Rows, turn: np.void) -> float:
     updates = min(meter.updates for meter in total.meters)
     if updates < UPDATES_OF_A_TURN:
         few = f"a turn had {updates} updates of {total.source}, and it takes {UPDATES_OF_A_TURN}"
-        raise NotMetered(f"{few}; a larger --budget has room for longer turns")
+        raise NotMetered(f"{few}: the steps became quicker than they were at first, or readings are missing")
     if total.coverage < LEAST_COVERAGE or total.watts <= 0:
         raise NotMetered(f"{total.source} covered {show_percent(total.coverage)} of a turn alone")
     return total.watts * seconds_of_ns(span.end_ns - span.start_ns) / float(turn["items"])

@@ -36,7 +36,7 @@ FEWEST_PAIRS = 4  # for which a budget must have room
 WANTED_PAIRS = 10  # if the budget allows: identical code in 8 to 12 processes shows how far layouts alone differ
 MOST_PAIRS = 200
 # By joules: how much longer turns are than their readings need, and turns of a pair: warm-up, there, back, two each.
-LONGER_THAN_NEEDED, TURNS_OF_A_PAIR = 1.1, 6
+LONGER_THAN_NEEDED, TURNS_OF_A_PAIR = 1.25, 6
 
 
 class DuelRequest(msgspec.Struct, frozen=True, kw_only=True):

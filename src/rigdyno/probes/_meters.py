@@ -1,5 +1,5 @@
-"""All probes of a machine, each in a thread of its own: one that hangs, throws, disappears or says nonsense is tagged,
-and costs nobody else a reading."""
+"""All probes of a machine: one that hangs, throws, disappears or says nonsense is tagged, and costs nobody else a
+reading."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rigdyno import catalogue
 from rigdyno.clock import Clock
 from rigdyno.contracts import Channel, Probe, Unavailable
 from rigdyno.errors import CatalogueError
+from rigdyno.probes._rounds import Rounds
 from rigdyno.schema.channel import STATES, bounds_of, measures_energy, most_watts
 from rigdyno.threads import Answer, Worker, trouble_of
 from rigdyno.units import seconds_of_ns
@@ -32,7 +33,7 @@ Pids = Callable[[], Sequence[int]]
 class Opened(NamedTuple):
     name: str
     probe: Probe
-    worker: Worker
+    worker: Worker  # that opened it, and closes it: what a probe starts may end with the thread that started it
     channels: tuple[Channel, ...]
     state: Channel
 
@@ -45,20 +46,17 @@ class Meters:
         self.absent: dict[str, str] = {}  # by probe: why, and what would change that
         self._opened = self._open(probes, pids)
         self.channels = tuple(channel for each in self._opened for channel in (*each.channels, each.state))
+        self._rounds = Rounds([each.name for each in self._opened])
         self._senses = {channel.name: _Sense(channel) for channel in self.channels}
         self._heard_ns = {each.name: clock.now_ns() for each in self._opened}
 
     def read(self) -> list[float]:
         """In the order of the channels; NaN for what wasn't read."""
         now_ns = self._clock.now_ns()
-        asked = [each for each in self._opened if each.worker.is_free]
-        for each in asked:
-            each.worker.ask(each.probe.read)
-        busy = {each.name for each in self._opened} - {each.name for each in asked}
-        return [value for each in self._opened for value in self._values(each, each.name in busy, now_ns)]
+        answers = self._rounds.read({each.name: each.probe.read for each in self._opened}, READ_SECONDS)
+        return [value for each in self._opened for value in self._values(each, answers.get(each.name), now_ns)]
 
-    def _values(self, each: Opened, is_busy: bool, now_ns: int) -> list[float]:
-        answer = None if is_busy else each.worker.answer(READ_SECONDS)
+    def _values(self, each: Opened, answer: Answer | None, now_ns: int) -> list[float]:
         missing = [math.nan] * len(each.channels)
         if answer is None:
             return [*missing, BLOCKED]
@@ -79,7 +77,7 @@ class Meters:
         return GONE if each.channels and silent > GONE_SECONDS + 5 * slowest else FINE
 
     def close(self) -> None:
-        asked = [each for each in self._opened if each.worker.is_free]
+        asked = [each for each in self._opened if not self._rounds.is_hanging(each.name)]
         for each in asked:
             each.worker.ask(each.probe.close)
         for each in asked:

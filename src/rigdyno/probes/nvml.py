@@ -12,9 +12,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from rigdyno.clock import Clock, SystemClock
 from rigdyno.contracts import Channel, Unavailable
+from rigdyno.units import NS_PER_S
 
 MOST_WATTS = 5000.0
+SLOW, SLOW_NS = ("memory", "clock", "temperature", "throttle"), 2 * NS_PER_S  # each question to a driver costs time
 INSTALL_DRIVER = "install the NVIDIA driver, and check with nvidia-smi"
 # One of them is where a driver is: of a PC or a server, of Windows below Linux, of a Jetson.
 DRIVER_FILES = ("dev/nvidiactl", "proc/driver/nvidia", "dev/dxg", "dev/nvhost-gpu", "dev/nvgpu")
@@ -69,6 +72,7 @@ def _throttle_reasons(nvml: Any, card: Any) -> float:
 class _Asked(NamedTuple):
     card: Any
     question: Question
+    is_slow: bool
 
 
 class Nvml:
@@ -76,8 +80,9 @@ class Nvml:
 
     hints: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, pynvml: Any = None, root: Path = Path("/")) -> None:
+    def __init__(self, pynvml: Any = None, root: Path = Path("/"), clock: Clock | None = None) -> None:
         self._given, self._root = pynvml, root
+        self._clock: Clock = clock or SystemClock()
         self._nvml: Any = None
         self._asked: list[_Asked] = []
 
@@ -122,13 +127,22 @@ class Nvml:
         for index, card in enumerate(_cards(nvml)):
             for kind, question in _KINDS:
                 if _answer(nvml, card, question) is not None:
-                    self._asked.append(_Asked(card, question))
+                    self._asked.append(_Asked(card, question, kind.quantity in SLOW))
                     channels.append(_named(kind, f"gpu{index}", _most_watts(nvml, card)))
+        self._values = [math.nan] * len(channels)
+        self._slow_due_ns = self._clock.now_ns()
         return channels
 
     def read(self) -> Sequence[float]:
-        answers = [_answer(self._nvml, asked.card, asked.question) for asked in self._asked]
-        return [math.nan if answer is None else answer for answer in answers]
+        now_ns = self._clock.now_ns()
+        slow = now_ns >= self._slow_due_ns
+        for index, asked in enumerate(self._asked):
+            if slow or not asked.is_slow:
+                answer = _answer(self._nvml, asked.card, asked.question)
+                self._values[index] = math.nan if answer is None else answer
+        if slow:
+            self._slow_due_ns = now_ns + SLOW_NS
+        return list(self._values)
 
     def close(self) -> None:
         if self._nvml is not None:

@@ -18,6 +18,7 @@ MAX_WARM_UP_SHARE = 0.3  # of the pair's time: a pair that won't settle is measu
 LEAST_ROUNDS = 5  # that count, each there and back: the median of fewer is one stray step's
 BLOCK_ROUNDS = 3  # of single steps, after which the length of a turn is chosen
 TURN_NS = 1_000_000  # shorter turns would measure the clock and the way to sleep and back
+MOST_AT_ONCE, AIM_BEYOND = 8.0, 1.05  # how many times longer the next turn becomes, and how far beyond what is asked
 LONGEST_TURN = 50  # times that, for the slower arm of two very different ones
 
 
@@ -34,13 +35,17 @@ class Referee:
     settled: Callable[[Sequence[float]], bool]
     tick: Callable[[Sequence[float]], None]  # told the logarithms of B's rate over A's so far, between rounds
     least_rounds: int = LEAST_ROUNDS
-    turn_ns: int = TURN_NS  # the least that the quicker arm's turn takes
+    turn_ns: int = TURN_NS  # the least that a turn takes; where it is more, that is all the warm-up
     log_ratios: list[float] = field(default_factory=list)
-    _steps: int = 1  # in a turn
+    _steps: list[int] = field(default_factory=lambda: [1, 1])  # in a turn of each arm
 
     def play(self) -> None:
         began_ns = self.clock.now_ns()
-        self._warm_up(began_ns)
+        if self.turn_ns > TURN_NS:
+            self._first_steps(began_ns)
+            self._lengthen()
+        else:
+            self._warm_up(began_ns)
         while len(self.log_ratios) < self.least_rounds or self._spent(began_ns) < 1:
             self.log_ratios.append(self._two_rounds())
             self.tick(self.log_ratios)
@@ -58,7 +63,7 @@ class Referee:
         while self._spent(began_ns) < MAX_WARM_UP_SHARE or rounds == 0:
             rounds += 1
             for arm, turn in enumerate(self._round(WARM_UP, self.random.getrandbits(1))):
-                durations[arm].append(turn.duration_ns / self._steps)
+                durations[arm].append(turn.duration_ns / self._steps[arm])
             if rounds == BLOCK_ROUNDS and self._choose_turn_length(durations):
                 durations = ([], [])  # a turn of one step isn't like a turn of many: they warm up anew
             if len(durations[0]) >= next_look:
@@ -67,19 +72,40 @@ class Referee:
                     return
             self.tick(self.log_ratios)
 
+    def _first_steps(self, began_ns: int) -> None:
+        """They may compile, or fill caches, and tell nothing of those to come."""
+        for _ in range(MIN_WARM_UP_ROUNDS):
+            self._round(WARM_UP, self.random.getrandbits(1))
+            if self._spent(began_ns) > MAX_WARM_UP_SHARE:
+                return
+
+    def _lengthen(self) -> None:
+        """A few steps tell little of how many fill seconds: more and more of them, until each arm's turn is as long as
+        asked. That warms up as well; and a switch weighs nothing beside such turns, so each arm has its own number."""
+        shortest_ns = 0.0
+        while shortest_ns < self.turn_ns:
+            turns = self._round(WARM_UP, self.random.getrandbits(1))
+            shortest_ns = min(turn.duration_ns for turn in turns)
+            for arm, turn in enumerate(turns):
+                short_by = self.turn_ns / max(1, turn.duration_ns)
+                if short_by > 1:
+                    self._steps[arm] = math.ceil(self._steps[arm] * min(MOST_AT_ONCE, AIM_BEYOND * short_by))
+            self.tick(self.log_ratios)
+
     def _choose_turn_length(self, durations: Sequence[Sequence[float]]) -> bool:
         """The same number of steps for both: what a switch costs must weigh the same on either side."""
         quickest, slowest = sorted(min(arm) for arm in durations)
         pace_ns = max(1.0, quickest, slowest / LONGEST_TURN)
-        self._steps = max(1, math.ceil(self.turn_ns / pace_ns))
-        return self._steps > 1
+        steps = max(1, math.ceil(TURN_NS / pace_ns))
+        self._steps = [steps, steps]
+        return steps > 1
 
     def _round(self, flags: int, first: int) -> tuple[Turn, Turn]:
         """Both on the same core, and not always the same one: so that a neighbour there disturbs both alike."""
         core = self.random.getrandbits(16)
         turns: dict[int, Turn] = {}
         for arm in (first, 1 - first):
-            turns[arm] = self.players[arm].turn(self._steps, flags, core)
+            turns[arm] = self.players[arm].turn(self._steps[arm], flags, core)
         return turns[0], turns[1]
 
     def _spent(self, began_ns: int) -> float:

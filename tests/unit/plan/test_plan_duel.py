@@ -245,7 +245,7 @@ class TestByJoules:
         with pytest.raises(UsageError, match="a duel by joules needs a meter"):
             planned(by="joules")
 
-    @pytest.mark.parametrize(("sensor", "turn"), [(0.0, 11.0), (0.1, 11.0), (2.0, 44.0)])
+    @pytest.mark.parametrize(("sensor", "turn"), [(0.0, 12.5), (0.1, 12.5), (2.0, 50.0)])
     def test_a_turn_has_time_for_20_readings_of_sensor_and_sampler(self, monkeypatch, sensor, turn):
         monkeypatch.setattr("rigdyno.plan.duel.update_seconds", lambda clock: sensor)
         metered = Resources(available_bytes=10**12, has_meter=True)
@@ -257,5 +257,5 @@ class TestByJoules:
 
     def test_a_budget_that_is_too_short_says_what_it_takes(self, monkeypatch):
         monkeypatch.setattr("rigdyno.plan.duel.update_seconds", lambda clock: 0.1)
-        with pytest.raises(BadValue, match="4 pairs of processes take at least 4 min"):
+        with pytest.raises(BadValue, match="4 pairs of processes take at least 5 min"):
             planned(by="joules", budget_seconds=60.0)

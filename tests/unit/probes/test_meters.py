@@ -188,3 +188,22 @@ def test_why_a_probe_is_absent_names_no_home(clock, monkeypatch, tmp_path):
     probe = good()
     probe.availability = lambda: Unavailable("nothing configured", f"write {tmp_path}/ada/.config/x")
     assert Meters({"p": probe}, list, clock).absent == {"p": "nothing configured; write ~/.config/x"}
+
+
+def test_two_that_hang_leave_the_third_its_readings(clock, monkeypatch):
+    monkeypatch.setattr(_meters, "READ_SECONDS", 0.05)
+    let_go = threading.Event()
+
+    def hang_from(first):
+        return Scripted(lambda count: [5.0] if count < first else let_go.wait() and [5.0], Channel(f"w{first}", "W"))
+
+    meters = Meters({"one": hang_from(2), "good": good(), "two": hang_from(3)}, list, clock)
+    found = readings(meters, clock, 4)
+    assert states(found, "one") == [FINE, BLOCKED, BLOCKED, BLOCKED]
+    assert states(found, "two") == [FINE, FINE, BLOCKED, BLOCKED]
+    assert [each["count"] for each in found] == [1, 2, 3, 4]
+    let_go.set()
+    while BLOCKED in (states(found, "one")[-1], states(found, "two")[-1]):
+        found += readings(meters, clock, 1)
+    assert [each["count"] for each in found] == list(range(1, len(found) + 1))
+    meters.close()

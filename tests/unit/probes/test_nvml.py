@@ -9,6 +9,7 @@ import pynvml
 import pytest
 
 from rigdyno.probes.nvml import Nvml
+from support import ManualClock
 
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 FUNCTION_NOT_FOUND = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -165,3 +166,17 @@ def test_a_card_s_own_limit_tells_nonsense_from_a_peak():
     channels = {channel.quantity: channel for channel in Nvml(library).open(list)}
     assert channels["power"].most == channels["energy"].most == 1050.0
     assert channels["temperature"].most is None
+
+
+def test_power_and_usage_are_asked_each_time_and_the_rest_every_two_seconds():
+    clock, library = ManualClock(), FakeNvml(count=1)
+    probe = Nvml(library, clock=clock)
+    names = [channel.quantity for channel in probe.open(list)]
+    probe.read()
+    library.refuses = {(None, name): GPU_IS_LOST for name in FakeNvml.ANSWERS}
+    clock.advance(1.0)
+    lost = {name for name, value in zip(names, probe.read(), strict=True) if math.isnan(value)}
+    assert lost == {"power", "energy", "utilisation"}
+    clock.advance(1.0)
+    assert all(math.isnan(value) for value in probe.read())
+    probe.close()

@@ -1,6 +1,8 @@
-"""Turns of a duel by joules: as long as the quicker arm needs to fill the time."""
+"""Turns of a duel by joules: every one that counts is as long as the sensor needs, for either arm."""
 
 from random import Random
+
+import pytest
 
 from rigdyno.runner.referee import Referee
 from rigdyno.runner.turns import Turn
@@ -8,19 +10,23 @@ from support import ManualClock
 
 
 class Arm:
-    def __init__(self, clock, seconds):
-        self.clock, self.seconds, self.turns = clock, seconds, []
+    """Steps that last so many seconds, the first five `slow` times as long."""
+
+    def __init__(self, clock, seconds, slow):
+        self.clock, self.seconds, self.slow, self.turns, self.done = clock, seconds, slow, [], 0
 
     def turn(self, steps, flags, core):
-        begin = self.clock.now_ns()
-        self.clock.advance(steps * self.seconds)
-        self.turns.append((steps * self.seconds, flags))
+        begin, first = self.clock.now_ns(), min(steps, max(0, 5 - self.done))
+        self.clock.advance((steps + (self.slow - 1) * first) * self.seconds)
+        self.done += steps
+        self.turns.append((self.clock.now_ns() - begin, flags))
         return Turn(begin, self.clock.now_ns(), float(steps))
 
 
-def test_every_turn_that_counts_is_long_enough_for_both_arms():
+@pytest.mark.parametrize(("a", "b", "slow"), [(0.1, 0.13, 20), (2e-6, 5e-5, 1000), (40.0, 0.001, 1)])
+def test_every_turn_that_counts_is_long_enough_for_both_arms(a, b, slow):
     clock = ManualClock()
-    arms = Arm(clock, 0.1), Arm(clock, 0.13)
+    arms = Arm(clock, a, slow), Arm(clock, b, slow)
     Referee(
         players=arms,
         clock=clock,
@@ -32,6 +38,7 @@ def test_every_turn_that_counts_is_long_enough_for_both_arms():
         turn_ns=11 * 10**9,
     ).play()
     for arm in arms:
-        counted = [seconds for seconds, flags in arm.turns if not flags]
+        counted = [duration_ns / 1e9 for duration_ns, flags in arm.turns if not flags]
         assert len(counted) >= 2
         assert min(counted) >= 11.0
+        assert max(counted) <= max(12.5, 1.1 * arm.seconds)  # and no longer than it has to be
