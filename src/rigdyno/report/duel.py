@@ -102,15 +102,19 @@ def _ratio_column(metric: Metric, *, near: bool) -> Column:
 def _figures(duel: Duel) -> tuple[Figure, ...]:
     """The pairs and all of them together, held against the margin."""
     found = _compared(duel)
-    if not found or not _is_near(found):
-        return ()  # a manifold ratio is no matter of a margin
-    margin = 100 * duel.comparison.margin
-    changes = tuple(datum_of(name, change(ratio)) for name, ratio, _ in found)
-    panel = Panel(
-        y=Axis(quantity="change from A to B", unit="%"),
-        series=(Series(name="change", role="measured", data=changes),),
-        bands=(Band(name=f"within {show_percent(duel.comparison.margin)}: the same", low=-margin, high=margin),),
-    )
+    if not found:
+        return ()
+    margin, near = duel.comparison.margin, _is_near(found)
+    same = f"within {show_percent(margin)}: the same"
+    if near:
+        axis, band = (
+            Axis(quantity="change from A to B", unit="%"),
+            Band(name=same, low=-100 * margin, high=100 * margin),
+        )
+    else:
+        axis, band = Axis(quantity="B's rate over A's", unit="x"), Band(name=same, low=1 - margin, high=1 + margin)
+    data = tuple(datum_of(name, change(ratio) if near else ratio) for name, ratio, _ in found)
+    panel = Panel(y=axis, series=(Series(name="B against A", role="measured", data=data),), bands=(band,))
     return (
         Figure(
             key="duel",

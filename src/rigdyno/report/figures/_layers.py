@@ -130,6 +130,8 @@ def if_doubtful(colour: str, otherwise: Any) -> Any:
 
 def words_on(figure: Figure, rows: Sequence[ChartRow], x: Any, y: Any, **mark: Any) -> list[alt.Chart]:
     """The verdict at each value that is doubtful, unless it stands across the whole."""
+    import altair as alt
+
     doubtful = [row for row in rows if "verdict" in row]
     if not doubtful or _style.is_doubtful(figure):
         return []

@@ -102,6 +102,8 @@ def _dots(
 
 def _values(rows: Sequence[ChartRow], place: dict[str, Any], *, log: bool) -> list[alt.Chart]:
     """The number behind each bar, with the verdict where it is doubtful."""
+    import altair as alt
+
     shown = [
         {
             **row,

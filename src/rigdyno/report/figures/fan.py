@@ -44,6 +44,8 @@ def chart(figure: Figure) -> alt.LayerChart:
 
 def _band(rows: Sequence[ChartRow], colour: str, place: Any) -> alt.Chart:
     """From the low to the high ends of the intervals; without any it is empty."""
+    import altair as alt
+
     inside = [row for row in rows if "low" in row]
     area = _layers.data(inside).mark_area(color=colour, opacity=0.22, aria=False)
     return area.encode(x=place, y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), detail=alt.Detail("segment:N"))
