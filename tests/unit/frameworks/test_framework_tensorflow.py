@@ -26,10 +26,8 @@ class Simulated:
         )
         self.test = SimpleNamespace(experimental=SimpleNamespace(sync_devices=self._wait))
         self.config = SimpleNamespace(
-            list_physical_devices=lambda kind: [
-                SimpleNamespace(name=f"/physical_device:GPU:{n}") for n in range(cards)
-            ],
-            list_logical_devices=lambda kind: [SimpleNamespace(name=f"/device:GPU:{n}") for n in range(visible)],
+            list_physical_devices=lambda kind: [SimpleNamespace(name=f"physical {n}") for n in range(cards)],
+            list_logical_devices=lambda kind: [SimpleNamespace(name=f"logical {n}") for n in range(visible)],
             experimental=SimpleNamespace(
                 get_device_details=lambda device: {"device_name": "Some GPU", "compute_capability": (8, 6)},
                 get_memory_info=lambda name: {"current": 100 * int(name[-1]), "peak": 1000 + int(name[-1])},
