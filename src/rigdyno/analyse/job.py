@@ -73,7 +73,7 @@ def job_time(processes: Sequence[Spent]) -> JobTime | None:
     whole = _whole([each.whole for each in processes])
     return JobTime(
         seconds=whole,
-        start=fmean(each.whole for each in processes) - loop - evaluation,
+        start=whole.value - loop - evaluation,
         data=data,
         training=loop - (data or 0.0) - (communication or 0.0),
         communication=communication,

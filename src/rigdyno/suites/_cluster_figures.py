@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rigdyno.reference.published import cluster_jobs
+from rigdyno.reference.published import PublishedJob, cluster_jobs
 from rigdyno.schema.figure import Axis, Datum, Figure, Panel, Series, datum, datum_of, figure_key
 from rigdyno.schema.measured import Measurement, NodeUsage
 from rigdyno.suites._cluster_curves import PARTS, Curve, Shown
 from rigdyno.suites._soak import verdict_of
+
+FRAMEWORKS = {"mnist_cnn": "pytorch", "mnist_cnn_tensorflow": "tensorflow"}  # as the published table calls them
 
 Values = tuple[float | None, ...]
 
@@ -18,11 +20,17 @@ Values = tuple[float | None, ...]
 def all_of(shown: Shown) -> tuple[Figure, ...]:
     if not shown.jobs:
         return ()
-    named = [(f"{curve.name}, {point.spec.world_size}", point) for curve in shown.curves for point in curve.points]
+    named = [(_named(curve, point, shown), point) for curve in shown.curves for point in curve.points]
     idle = [("idle", shown.idle)] if shown.idle is not None else []
     over_time = (_over_time(name, each) for name, each in (*idle, *named))
-    drawn = (*(_run_time(curve, shown) for curve in shown.curves), _relative(shown), _parts(shown), *over_time)
+    times = (figure for curve in shown.curves for figure in (_run_time(curve, shown), _relative(curve)))
+    drawn = (*times, _parts(shown), *over_time)
     return tuple(figure for figure in drawn if figure is not None)
+
+
+def _named(curve: Curve, point: Measurement, shown: Shown) -> str:
+    count = point.spec.world_size
+    return f"{curve.name}, {count} {shown.cards_word if count > 1 else shown.cards_word.removesuffix('s')}"
 
 
 def _axis(shown: Shown) -> Axis:
@@ -48,43 +56,41 @@ def _run_time(curve: Curve, shown: Shown) -> Figure | None:
     )
 
 
-def _relative(shown: Shown) -> Figure | None:
+def _relative(curve: Curve) -> Figure | None:
     """Against one card: the published jobs are other jobs on other cards, and can be held against nothing else."""
-    own = tuple(series for curve in shown.curves if (series := _relative_series(curve)) is not None)
-    if not own:
+    if curve.alone is None or len(curve.points) < 2:
         return None
-    published = tuple(
-        Series(
-            name=f"{job.framework}, {job.job}",
-            role="published",
-            data=tuple(datum(cards, seconds / job.seconds[1]) for cards, seconds in sorted(job.seconds.items())),
-            source=job.source,
-        )
-        for job in cluster_jobs()
+    one = curve.alone.seconds.value
+    own = tuple(
+        datum(point.spec.world_size, point.job.seconds.value / one, verdict=verdict_of(point))
+        for point in curve.points
+        if point.job is not None
     )
-    sizes = sorted({each.x for series in (*own, *published) for each in series.data if not isinstance(each.x, str)})
-    ideal = Series(name="ideal", role="ideal", data=tuple(datum(size, 1 / size) for size in sizes))
+    theirs = [job for job in cluster_jobs() if job.framework == FRAMEWORKS[curve.first.spec.workload]]
+    sizes = sorted({each.spec.world_size for each in curve.points} | {cards for job in theirs for cards in job.seconds})
+    series = (
+        Series(name="this cluster", role="measured", data=own),
+        *(_published(job) for job in theirs),
+        Series(name="ideal", role="ideal", data=tuple(datum(size, 1 / size) for size in sizes)),
+    )
     return Figure(
-        key="run-time-against-one",
+        key=figure_key("run-time-against-one", curve.name),
         kind="curve",
-        title="Run time against one card, beside the published jobs",
+        title=f"Run time against one card, beside the published jobs: {curve.name}",
         x=Axis(quantity="cards", along="devices"),
-        panels=(Panel(y=Axis(quantity="time over that of one", unit="x"), series=(*own, *published, ideal)),),
+        panels=(Panel(y=Axis(quantity="time over that of one", unit="x"), series=series),),
         caption="Published: other jobs, on Jetson Nano kits, read off graphs",
     )
 
 
-def _relative_series(curve: Curve) -> Series | None:
-    if curve.alone is None:
-        return None
-    one = curve.alone.seconds.value
-    data = [datum(point.spec.world_size, point.job.seconds.value / one) for point in curve.points if point.job]
-    return Series(name=curve.name, role="measured", data=tuple(data)) if len(data) > 1 else None
+def _published(job: PublishedJob) -> Series:
+    shares = tuple(datum(cards, seconds / job.seconds[1]) for cards, seconds in sorted(job.seconds.items()))
+    return Series(name=job.job, role="published", data=shares, source=job.source)
 
 
 def _parts(shown: Shown) -> Figure | None:
     known = [
-        (f"{curve.name}, {point.spec.world_size}", point.job)
+        (_named(curve, point, shown), point.job)
         for curve in shown.curves
         for point in curve.points
         if point.job is not None

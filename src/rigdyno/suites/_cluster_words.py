@@ -13,7 +13,7 @@ from rigdyno.units import show_percent, show_scaled, show_seconds
 TEST_IMAGES = 10_000  # of MNIST, Fashion-MNIST and the synthetic images
 NORMAL_95 = 1.96
 NAMES = {
-    "start": "start-up, which is as long for many cards as for one",
+    "start": "start-up, which more cards don't shorten",
     "data": "waiting for batches",
     "training": "computing, which takes longer beside the others",
     "communication": "waiting for the gradients of others",
