@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from rigdyno.reference.published import PublishedJob, cluster_jobs
 from rigdyno.schema.figure import Axis, Datum, Figure, Panel, Series, datum, datum_of, figure_key
 from rigdyno.schema.measured import Measurement, NodeUsage
@@ -167,6 +165,8 @@ def _data(node: NodeUsage, values: Values) -> tuple[Datum, ...]:
 
 def _summed(nodes: Sequence[NodeUsage], values_of: Callable[[NodeUsage], Values]) -> tuple[Datum, ...]:
     """At the first node's times, as long as all were read: each counts its seconds from the step that all begin."""
+    import numpy as np  # which a listing can do without
+
     begin, end = max(node.seconds[0] for node in nodes), min(node.seconds[-1] for node in nodes)
     times = [seconds for seconds in nodes[0].seconds if begin <= seconds <= end]
     total = np.zeros(len(times))

@@ -22,17 +22,22 @@ EPOCH_STEPS = 938  # of 64 of MNIST's 60,000 images
 STEPS, REPEATS = 600, 3  # of the default job on one card, and its processes
 STEP_SECONDS = {"mnist_cnn": 0.015, "mnist_cnn_tensorflow": 0.015}  # of 64 images on a core of today, to plan by
 PUBLISHED_STEP_SECONDS = 0.4  # of 128 images in the published TensorFlow network
-RATE, PUBLISHED_RATE = 0.01, 0.001  # of learning, for one card
 
 
 class Library(NamedTuple):
     workload: str
     together: str  # the arrangement of several ranks
+    rate: tuple[str, float]  # the option that is the number of cards times this
+
+    def options(self, cards: int) -> dict[str, Value]:
+        """Many cards make fewer steps with larger batches: the learning rate grows with their number, as published."""
+        name, one = self.rate
+        return {name: one * cards}
 
 
 LIBRARIES = {
-    "pytorch": Library("mnist_cnn", "ddp"),
-    "tensorflow": Library("mnist_cnn_tensorflow", "multiworker"),
+    "pytorch": Library("mnist_cnn", "ddp", ("learning_rate", 0.01)),
+    "tensorflow": Library("mnist_cnn_tensorflow", "multiworker", ("rate_factor", 1.0)),
 }
 
 
@@ -40,12 +45,6 @@ LIBRARIES = {
 class Job:
     steps: int  # that one card would take
     as_published: bool = False  # with the network, batch and optimizer of the published TensorFlow script
-
-    def options(self, cards: int) -> dict[str, Value]:
-        """Many cards make fewer steps with larger batches: the learning rate grows with their number, as published."""
-        if self.as_published:
-            return {"variant": "as_published", "learning_rate": PUBLISHED_RATE * cards}
-        return {"learning_rate": RATE * cards}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ class Cluster:
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
         if request.soak_seconds is not None:
             raise UsageError("the cluster suite has no soak; try `rigdyno run mnist_cnn --soak 10m`", key="soak")
-        repeat = request.repeat or REPEATS
+        repeat = request.repeat or (1 if request.full else REPEATS)  # at full length one takes long enough
         return [
             Wanted(_spec(request, library, job, cards, nodes), repeat, repeat)
             for name in _asked(request.frameworks)
@@ -116,7 +115,7 @@ def _spec(request: SuiteRequest, library: Library, job: Job, cards: int, nodes: 
     step = PUBLISHED_STEP_SECONDS if job.as_published else STEP_SECONDS[library.workload]
     return RunSpec(
         workload=library.workload,
-        options=job.options(cards),
+        options=library.options(cards) | ({"variant": "as_published"} if job.as_published else {}),
         arrangement=arrangement,
         launcher=catalogue.load("arrangement", arrangement).launcher,
         world_size=cards,

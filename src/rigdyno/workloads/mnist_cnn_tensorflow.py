@@ -36,6 +36,7 @@ class MnistCnnTensorflow:
     variant: Literal["same", "as_published"] = "same"
     batch_size: int = 0  # 0: the variant's own, 64 or 128
     learning_rate: float = 0.0  # 0: the variant's own, 0.01 or (Adam) 0.001
+    rate_factor: float = 1.0  # times the learning rate, e.g. the number of ranks
     momentum: float = 0.5
     data: str = ""  # as in mnist_cnn
 
@@ -43,6 +44,7 @@ class MnistCnnTensorflow:
         one_of("variant", self.variant, ("same", "as_published"))
         whole_number("batch_size", self.batch_size, least=0)
         number_between("learning_rate", self.learning_rate, 0, 1000)
+        number_between("rate_factor", self.rate_factor, 0, 1e6)
         number_between("momentum", self.momentum, 0, 1)
         text("data", self.data)
 
@@ -98,7 +100,7 @@ class MnistCnnTensorflow:
         )
 
     def _optimizer(self, variables: Sequence[Any]) -> Momentum | Adam:
-        rate = self.learning_rate or RATES[self.variant]
+        rate = (self.learning_rate or RATES[self.variant]) * self.rate_factor
         return Adam(variables, rate) if self._is_published else Momentum(variables, rate, self.momentum)
 
     def _notes(self, of_data: tuple[str, ...]) -> tuple[str, ...]:

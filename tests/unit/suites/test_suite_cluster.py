@@ -38,7 +38,9 @@ def test_the_same_job_in_both_frameworks_shared_out_over_ranks_that_have_a_core_
     assert [cell.spec.budget.job_steps for cell in wanted] == [STEPS, STEPS // 2] * 2
     assert {cell.spec.threads for cell in wanted} == {1}
     assert all(cell.spec.pinned for cell in wanted)
-    assert [cell.spec.options for cell in wanted] == [{"learning_rate": 0.01}, {"learning_rate": 0.02}] * 2
+    assert [cell.spec.options for cell in wanted] == [
+        {"learning_rate": 0.01}, {"learning_rate": 0.02}, {"rate_factor": 1.0}, {"rate_factor": 2.0},
+    ]  # fmt: skip
 
 
 def test_jobs_of_two_lengths_are_two_configurations():
@@ -90,6 +92,14 @@ def test_a_framework_that_it_does_not_know():
 
 def planned(target="cluster", **changes):
     return expand(Request(target=target, **changes), a_system(), "cpu", PLENTY)
+
+
+def test_the_published_job_can_be_asked_for_alone():
+    found = planned(options={"variant": "as_published"}, frameworks=("tensorflow",), repeat=1)
+    jobs = [cell.spec for cell in found.cells if cell.spec.workload != IDLE]
+    assert [spec.options for spec in jobs] == [
+        {"rate_factor": 1.0, "variant": "as_published"}, {"rate_factor": 2.0, "variant": "as_published"},
+    ]  # fmt: skip
 
 
 def test_the_idle_rig_is_a_part_of_it_with_and_without_a_meter():
