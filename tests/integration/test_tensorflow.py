@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow_side as side
 import torch
+from msgspec.structs import replace
 
 from driving import (
     PATIENCE_SECONDS,
@@ -188,21 +190,40 @@ def test_a_lost_rank_is_named_and_leaves_nothing_running(tmp_path):
     none_left(cell)
 
 
-def test_the_suite_on_two_ranks(tmp_path):
-    """Both frameworks, end to end: the job, its parts, and nothing of the frameworks' chatter on the screen."""
+@pytest.fixture(scope="module")
+def suite_run(tmp_path_factory):
+    """Both frameworks, end to end."""
+    folder = tmp_path_factory.mktemp("suite")
     arguments = ("--cards", "2", "--steps", "80", "--repeat", "1", "--idle", "1s")
-    answer = rigdyno("run", "cluster", *arguments, cwd=tmp_path)
+    answer = rigdyno("run", "cluster", *arguments, cwd=folder)
     assert answer.returncode == 0, answer.stderr
-    assert "absl::InitializeLog" not in answer.stdout + answer.stderr
-    run = api.load(only_run(tmp_path).path)
-    assert [type(record.outcome) for record in run.records] == [Completed] * 4
-    torch_job, tensorflow_job = (each.job for each in run.measurements)
-    for job in (torch_job, tensorflow_job):
+    assert "absl::InitializeLog" not in answer.stdout + answer.stderr  # the framework's chatter is in the log
+    return api.load(only_run(folder).path)
+
+
+def test_the_suite_on_two_ranks(suite_run):
+    assert [type(record.outcome) for record in suite_run.records] == [Completed] * 4
+    for job in (each.job for each in suite_run.measurements):
         assert (job.steps, job.items) == (40, 2 * 40 * 64)
         parts = (job.start, job.data, job.training, job.communication, job.evaluation)
         assert all(part > 0 for part in parts)
         assert sum(parts) == pytest.approx(job.seconds.value)
-    assert all(each.usage is not None for each in run.measurements)
+    assert all(each.usage is not None for each in suite_run.measurements)
+    [log] = suite_run.path.glob("cells/*tensorflow*/rank1/log.txt")
+    assert "absl::InitializeLog" in log.read_text()
+
+
+def test_an_earlier_run_is_put_beside_it(suite_run, tmp_path):
+    other = tmp_path / "laptop.20260101-000000"
+    shutil.copytree(suite_run.path, other)
+    for path in other.glob("cells/*/record.json"):
+        path.write_text(path.read_text().replace(suite_run.path.name, other.name))
+    plan = replace(suite_run.head.plan, beside=str(other))
+    view = api.Run(suite_run.folder, replace(suite_run.head, plan=plan)).view()
+    [table] = [table for table in view.tables if table.title == f"Beside it: {other.name}"]
+    assert [row.entries["library"].text for row in table.rows] == ["PyTorch", "TensorFlow"]
+    gone = replace(suite_run.head, plan=replace(plan, beside=str(tmp_path / "gone")))
+    assert any("nothing is beside it" in words for words in api.Run(suite_run.folder, gone).view().warnings)
 
 
 MISSING = "import sys\nsys.modules['tensorflow'] = None\n"

@@ -59,6 +59,11 @@ class JobTime(msgspec.Struct, frozen=True, kw_only=True):
     def loop(self) -> float:
         return (self.data or 0.0) + self.training + (self.communication or 0.0)
 
+    @property
+    def without_start(self) -> float:
+        """What the clocks of the published scripts cover."""
+        return self.loop + self.evaluation
+
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What one node's meters said over time, thinned; 0 s is its first step. None: not read then."""

@@ -58,9 +58,9 @@ def _relative(curve: Curve) -> Figure | None:
     """Against one card: the published jobs are other jobs on other cards, and can be held against nothing else."""
     if curve.alone is None or len(curve.points) < 2:
         return None
-    one = curve.alone.seconds.value
+    one = curve.alone.without_start
     own = tuple(
-        datum(point.spec.world_size, point.job.seconds.value / one, verdict=verdict_of(point))
+        datum(point.spec.world_size, point.job.without_start / one, verdict=verdict_of(point))
         for point in curve.points
         if point.job is not None
     )
@@ -77,7 +77,7 @@ def _relative(curve: Curve) -> Figure | None:
         title=f"Run time against one card, beside the published jobs: {curve.name}",
         x=Axis(quantity="cards", along="devices"),
         panels=(Panel(y=Axis(quantity="time over that of one", unit="x"), series=series),),
-        caption="Published: other jobs, on Jetson Nano kits, read off graphs",
+        caption="All without start-up, which the published clocks leave out; other jobs, on Jetson Nano kits",
     )
 
 

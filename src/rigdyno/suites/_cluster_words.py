@@ -41,7 +41,11 @@ def gap(curve: Curve) -> str | None:
     found = {part: _seconds(job, part) - _seconds(alone, part) / cards for part in PARTS}
     most = max(found, key=lambda part: found[part])
     share = show_percent(min(1.0, found[most] / above))
-    return f"{head}{show_seconds(above)} above the ideal of {show_seconds(ideal)}, {share} of it {NAMES[most]}."
+    times = alone.without_start / job.without_start
+    return (
+        f"{head}{show_seconds(above)} above the ideal of {show_seconds(ideal)}, {share} of it {NAMES[most]}. Without "
+        f"start-up it is {times:.2f} times as fast as one."
+    )
 
 
 def _cards(measurement: Measurement) -> str:

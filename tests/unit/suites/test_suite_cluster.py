@@ -202,6 +202,7 @@ def test_the_gap_is_explained_by_the_part_that_grew_most():
     """Above the ideal: start 9 - 3, data 0, training 0.1, waiting 0.6, evaluation 0.5: 7.2 s in all, 83 % start-up."""
     sentence = next(each for each in shown(ALONE, PAIR).closing if "ideal" in each)
     assert sentence.startswith("PyTorch, 2 CPU ranks: 7.2 s above the ideal of 8.2 s, 83 % of it start-up")
+    assert sentence.endswith(f"Without start-up it is {10.5 / 6.45:.2f} times as fast as one.")
     slow_link = measured(2, (3.0, 0.25, 4.5, 8.0, 0.5))
     assert "waiting for the gradients of others" in shown(ALONE, slow_link).closing[0]
 
