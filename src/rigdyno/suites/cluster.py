@@ -17,6 +17,7 @@ from rigdyno.suites import _cluster_tables as tables
 from rigdyno.suites import _cluster_words as words
 from rigdyno.suites._cluster_curves import curves_of
 from rigdyno.suites.scaling import sizes, threads_of
+from rigdyno.workloads._mnist import FASHION, refusal
 
 EPOCH_STEPS = 938  # of 64 of MNIST's 60,000 images
 STEPS, REPEATS = 600, 3  # of the default job on one card, and its processes
@@ -108,6 +109,11 @@ def laid_out(request: SuiteRequest) -> list[tuple[int, int]]:
     return found
 
 
+def _data(request: SuiteRequest) -> dict[str, Value]:
+    """Real images where they are installed; what other nodes have, this one doesn't know."""
+    return {"data": FASHION} if request.nodes == 1 and refusal(FASHION) is None else {}
+
+
 def _spec(request: SuiteRequest, library: Library, job: Job, cards: int, nodes: int) -> RunSpec:
     on_cpu = request.device == "cpu"
     arrangement = library.together if cards > 1 else "single"
@@ -115,7 +121,11 @@ def _spec(request: SuiteRequest, library: Library, job: Job, cards: int, nodes: 
     step = PUBLISHED_STEP_SECONDS if job.as_published else STEP_SECONDS[library.workload]
     return RunSpec(
         workload=library.workload,
-        options=library.options(cards) | ({"variant": "as_published"} if job.as_published else {}),
+        options={
+            **library.options(cards),
+            **({"variant": "as_published"} if job.as_published else {}),
+            **_data(request),
+        },
         arrangement=arrangement,
         launcher=catalogue.load("arrangement", arrangement).launcher,
         world_size=cards,

@@ -16,9 +16,15 @@ from rigdyno.schema.spec import IDLE, Budget, RunSpec
 from rigdyno.schema.view import Number, Share
 from rigdyno.suites._cluster_words import by_chance
 from rigdyno.suites.cluster import EPOCH_STEPS, STEPS, Cluster, laid_out
+from rigdyno.workloads import _mnist
 from support import a_record, a_system, with_defaults
 
 PLENTY = Resources(available_bytes=10**12)
+
+
+@pytest.fixture(autouse=True)
+def _no_fashion_here(monkeypatch, tmp_path):
+    monkeypatch.setattr(_mnist, "FASHION_FOLDER", tmp_path / "nowhere")
 
 
 def request(**changes):
@@ -41,6 +47,13 @@ def test_the_same_job_in_both_frameworks_shared_out_over_ranks_that_have_a_core_
     assert [cell.spec.options for cell in wanted] == [
         {"learning_rate": 0.01}, {"learning_rate": 0.02}, {"rate_factor": 1.0}, {"rate_factor": 2.0},
     ]  # fmt: skip
+
+
+def test_real_images_where_they_are_installed(monkeypatch):
+    monkeypatch.setattr(_mnist, "missing_file", lambda folder: None)
+    assert {cell.spec.options["data"] for cell in Cluster().cells(request())} == {"fashion"}
+    elsewhere = request(nodes=2, ranks=1, most_ranks=1)  # nobody knows what the other node has
+    assert not any("data" in cell.spec.options for cell in Cluster().cells(elsewhere))
 
 
 def test_jobs_of_two_lengths_are_two_configurations():
