@@ -60,8 +60,8 @@ def opened(data: str, seed: int) -> Source:
     """`data`: a folder, 'fashion', or nothing for synthetic images."""
     if not data:
         return Source(*synthetic(seed), ("synthetic images, not MNIST: the accuracy says nothing", _RESIDENT))
-    whose = ("Fashion-MNIST",) if data == FASHION else ()
-    return Source(*from_folder(_folder(data)), (*whose, _RESIDENT))
+    whose = "Fashion-MNIST" if data == FASHION else "images of MNIST's form, from the given folder"
+    return Source(*from_folder(_folder(data)), (whose, _RESIDENT))
 
 
 def refusal(data: str) -> str | None:
