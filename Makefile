@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 run: $(VENV)/.base
 	$(BIN)/rigdyno
 
-test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu lint
+test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu $(VENV)/.figures $(VENV)/.readers lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 tests/unit tests/contract tests/golden
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 --dist loadfile tests/integration
 
@@ -22,13 +22,19 @@ lint: $(VENV)/.test
 # Needs root and Debian packages.
 test-system: $(VENV)/.test $(VENV)/.tensorflow-cpu
 	@$(MAKE) --no-print-directory debian-packages
+	@$(MAKE) --no-print-directory $(VENV)/.axe
 	$(BIN)/python -m pytest --strict-skips --timeout 700 tests/system
 
 debian-packages:
-	@for command in ip tc sshd ssh munged slurmctld slurmd srun; do \
+	@for command in ip tc sshd ssh munged slurmctld slurmd srun chromium npm; do \
 	  PATH="$$PATH:/usr/sbin:/sbin" command -v $$command > /dev/null || missing=1; done; \
 	test -z "$$missing" || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
-	  iproute2 openssh-server openssh-client munge slurmctld slurmd slurm-client; }
+	  iproute2 openssh-server openssh-client munge slurmctld slurmd slurm-client chromium npm; }
+
+# What looks for barriers in the page.
+$(VENV)/.axe: $(VENV)/bin/python
+	@npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/axe axe-core@4.14.0
+	@touch $@
 
 bench: $(VENV)/.bench $(VENV)/.peers $(VENV)/.monai $(VENV)/.openvino $(VENV)-jax/.made
 	@failed=0; for benchmark in benchmarks/[a-z]*.py; do \
@@ -48,7 +54,7 @@ $(VENV)/.test: $(VENV)/.base
 	@touch $@
 
 # The accountant, and what our own engines are held against.
-$(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu: $(VENV)/.%: $(VENV)/.base
+$(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu $(VENV)/.figures $(VENV)/.readers: $(VENV)/.%: $(VENV)/.base
 	@$(PIP) --editable '.[$*]' || { echo "rigdyno[$*] can't be installed here, and its tests can't run: see above"; exit 1; }
 	@touch $@
 

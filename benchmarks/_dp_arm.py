@@ -1,87 +1,53 @@
-"""One way of training, in a process of its own: `python _dp_arm.py ARM NETWORK SAMPLES THREADS`.
+"""One way of training, in a process of its own: `python _dp_arm.py ARM BATCHES NETWORK SAMPLES THREADS`.
 
-Says `ready` once it is warm, or `missing: ...`. Then it takes turns: for each line with a number of steps that it
-reads, it runs those and answers with the seconds that passed and the seconds of all its threads. At the end of its
-input it says how much memory it had at most.
+BATCHES are `drawn` by Poisson, from the same seed in each arm, or all of one `fixed` size.
+
+Says `ready` and the memory that it had at most once it is warm, or `missing: ...`. Then it takes turns: for each line
+with a number of steps that it reads, it runs those and answers with the seconds that passed, the seconds of all its
+threads, and the number of samples. A step begins when its batch is at hand.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
-from _networks import batch, network
-from torch import nn
+from _networks import Samples, network
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader
 
-NOISE, BOUND, RATE = 1.1, 1.0, 0.01
-WARM_UP_STEPS = 3
+NOISE, BOUND = 1.1, 1.0
+STEPS_AN_EPOCH = 100
+WARM_UP_STEPS, WARM_UP_STEPS_FOR_MEMORY = 2, 5  # so that the peak has seen batches above the mean
+WARM_TURN = 3  # steps, from which on a turn begins with one that isn't timed: caches and threads were another arm's
 OPACUS = "opacus_"
 
-Step = Callable[[], object]
+Step = Callable[[Tensor, Tensor], object]
+Training = tuple[Step, Iterable[Any]]
 
 
-def plain(name: str, samples: int, channels_last: bool, compiled: bool = False) -> Step:
-    net, (inputs, answers) = network(name), batch(name, samples)
-    if channels_last:
-        net = net.to(memory_format=torch.channels_last)
-        if inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-    called = torch.compile(net) if compiled else net
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(called(inputs), answers).backward()
-        optimizer.step()
-
-    return step
+def given_loader(name: str, samples: int) -> DataLoader[Any]:
+    chance = torch.Generator().manual_seed(2)
+    return DataLoader(Samples(name, STEPS_AN_EPOCH * samples), batch_size=samples, generator=chance)
 
 
-def ours(name: str, samples: int, kernels: bool, private: bool = True) -> Step:
-    from rigdyno.engines.dp.clipping import Bound, Clipping
-    from rigdyno.engines.dp.engine import PrivacyEngine, PrivateTraining
-    from rigdyno.engines.dp.wiring import Wiring
+def batches_of(name: str, samples: int, kind: str) -> Iterable[Any]:
+    from rigdyno.engines.dp.sampling import private_loader
 
-    net, (inputs, answers) = network(name), batch(name, samples)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    if private:
-        always_this_batch = SimpleNamespace(sample_rate=RATE, expected_batch=samples, drawn=samples)
-        engine = PrivacyEngine(kernels=kernels)
-        PrivateTraining(engine, net, optimizer, always_this_batch, NOISE, Bound(BOUND))
-    else:
-        Wiring(net, Clipping(list(net.named_parameters()), Bound(None), kernels))
-
-    def step() -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(net(inputs), answers).backward()
-        optimizer.step()
-
-    return step
+    loader = given_loader(name, samples)
+    return loader if kind == "fixed" else private_loader(loader)
 
 
-def opacus(name: str, samples: int, mode: str) -> Step:
-    import opacus
-
-    net, (inputs, answers) = network(name), batch(name, samples)
-    optimizer, loss = torch.optim.SGD(net.parameters(), lr=0.01), nn.CrossEntropyLoss()
-    loader = DataLoader(TensorDataset(inputs, answers), batch_size=samples)
-    ghost = {"criterion": loss} if mode == "ghost" else {}
-    made = opacus.PrivacyEngine().make_private(
-        module=net, optimizer=optimizer, data_loader=loader, noise_multiplier=NOISE, max_grad_norm=BOUND,
-        poisson_sampling=False, grad_sample_mode=mode, **ghost,
-    )  # fmt: skip
-    net, optimizer = made[:2]
-    loss = made[2] if mode == "ghost" else loss
-
-    def step() -> None:
+def stepping(net: Callable[[Tensor], Tensor], optimizer: Optimizer, loss: Any = functional.cross_entropy) -> Step:
+    def step(inputs: Tensor, answers: Tensor) -> None:
         optimizer.zero_grad()
         loss(net(inputs), answers).backward()
         optimizer.step()
@@ -89,44 +55,125 @@ def opacus(name: str, samples: int, mode: str) -> Step:
     return step
 
 
-def arm(kind: str, name: str, samples: int) -> Step:
+def sgd(net: nn.Module) -> SGD:
+    return SGD(net.parameters(), lr=0.01)
+
+
+def plain(net: nn.Module) -> Step:
+    return stepping(net, sgd(net))
+
+
+def plain_channels_last(net: nn.Module, compiled: bool = False) -> Step:
+    net = net.to(memory_format=torch.channels_last)
+    step = stepping(torch.compile(net) if compiled else net, sgd(net))
+
+    def turned_around(inputs: Tensor, answers: Tensor) -> None:
+        step(inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs, answers)
+
+    return turned_around
+
+
+def dp_off(net: nn.Module) -> Step:
+    """Our kernels alone."""
+    from rigdyno.engines.dp.clipping import Bound, Clipping
+    from rigdyno.engines.dp.wiring import Wiring
+
+    Wiring(net, Clipping(list(net.named_parameters()), Bound(None), True))
+    return stepping(net, sgd(net))
+
+
+def ours(net: nn.Module, loader: DataLoader[Any], kernels: bool) -> Training:
+    from rigdyno.engines.dp import PrivacyEngine
+
+    net, optimizer, batches = PrivacyEngine(kernels=kernels).make_private(
+        module=net, optimizer=sgd(net), data_loader=loader, noise_multiplier=NOISE, max_grad_norm=BOUND
+    )
+    return stepping(net, optimizer), batches
+
+
+def opacus(net: nn.Module, loader: DataLoader[Any], mode: str) -> Training:
+    """As its own users do it: by its validator, which replaces what it can't train, and without changes in place."""
+    from opacus import PrivacyEngine
+    from opacus.validators import ModuleValidator
+
+    net = ModuleValidator.fix(net)
+    for module in net.modules():
+        if getattr(module, "inplace", False):
+            module.inplace = False
+    loss = nn.CrossEntropyLoss()
+    ghost = {"criterion": loss} if mode == "ghost" else {}
+    made = PrivacyEngine().make_private(
+        module=net, optimizer=sgd(net), data_loader=loader, noise_multiplier=NOISE, max_grad_norm=BOUND,
+        grad_sample_mode=mode, **ghost,
+    )  # fmt: skip
+    return stepping(made[0], made[1], made[2] if mode == "ghost" else loss), made[-1]
+
+
+def arm(kind: str, batches: str, name: str, samples: int) -> Training:
     if kind == "jax":
         raise ModuleNotFoundError("JAX has an environment of its own; `make bench` makes it")
+    net, loader = network(name), given_loader(name, samples)
     if kind.startswith(OPACUS):
-        return opacus(name, samples, kind.removeprefix(OPACUS))
-    return {
-        "plain": lambda: plain(name, samples, channels_last=False),
-        "plain, channels_last": lambda: plain(name, samples, channels_last=True),
-        "plain, compiled": lambda: plain(name, samples, channels_last=True, compiled=True),
-        "ours, DP off": lambda: ours(name, samples, kernels=True, private=False),
-        "ours, torch alone": lambda: ours(name, samples, kernels=False),
-        "ours": lambda: ours(name, samples, kernels=True),
-    }[kind]()
+        return opacus(net, loader, kind.removeprefix(OPACUS))
+    if kind in ("ours", "ours, torch alone"):
+        return ours(net, loader, kernels=kind == "ours")
+    step = {
+        "plain": plain,
+        "plain, channels_last": plain_channels_last,
+        "plain, compiled": lambda net: plain_channels_last(net, compiled=True),
+        "ours, DP off": dp_off,
+    }[kind](net)
+    return step, batches_of(name, samples, batches)
 
 
-def turns(step: Step) -> Iterator[str]:
+def endless(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    while True:
+        yield from batches
+
+
+class Stepper:
+    def __init__(self, step: Step, batches: Iterable[Any]) -> None:
+        self._step, self._batches = step, endless(batches)
+
+    def run(self, steps: int) -> tuple[float, float, int]:
+        """Seconds that passed, seconds of all threads, samples."""
+        passed, spent, samples = 0.0, 0.0, 0
+        for _ in range(steps):
+            inputs, answers = next(self._batches)
+            began, began_spending = time.perf_counter(), time.process_time()
+            self._step(inputs, answers)
+            passed, spent = passed + time.perf_counter() - began, spent + time.process_time() - began_spending
+            samples += len(inputs)
+        return passed, spent, samples
+
+
+def peak_bytes() -> int:
+    """Not getrusage: a fresh child inherits its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
+def turns(stepper: Stepper) -> Iterator[str]:
     for line in sys.stdin:
-        began, spent = time.perf_counter(), time.process_time()
-        for _ in range(int(line)):
-            step()
-        yield f"{time.perf_counter() - began} {time.process_time() - spent}"
-    yield str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        steps = int(line)
+        if steps >= WARM_TURN:
+            stepper.run(1)
+        yield " ".join(map(str, stepper.run(steps)))
 
 
 def main() -> None:
-    kind, name, samples, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    kind, batches, name, samples, threads = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
     torch.set_num_threads(threads)
     say = os.fdopen(os.dup(1), "w", buffering=1)
     with contextlib.redirect_stdout(sys.stderr):  # compilers talk
         try:
-            step = arm(kind, name, samples)
-            for _ in range(WARM_UP_STEPS):
-                step()
+            stepper = Stepper(*arm(kind, batches, name, samples))
+            stepper.run(WARM_UP_STEPS if batches == "fixed" or kind.startswith(OPACUS) else WARM_UP_STEPS_FOR_MEMORY)
         except Exception as reason:  # noqa: BLE001 - whatever a peer can't do is told, and the others go on
-            print(f"missing: {type(reason).__name__}: {str(reason).splitlines()[0][:100]}", file=say)
+            print(f"missing: {type(reason).__name__}: {(str(reason).splitlines() or [''])[0][:100]}", file=say)
             return
-        print("ready", file=say)
-        for answer in turns(step):
+        print(f"ready {peak_bytes()}", file=say)
+        for answer in turns(stepper):
             print(answer, file=say)
 
 

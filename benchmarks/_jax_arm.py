@@ -1,4 +1,4 @@
-"""JAX's way to private training, as an arm of dp_cost.py: vmap over samples, compiled as a whole.
+"""JAX's way to private training, as an arm of dp_peers.py: vmap over samples, compiled as a whole.
 
 Says and reads what _dp_arm.py does; the network is the same MNIST CNN, with weights of the same shapes.
 """
@@ -68,7 +68,7 @@ def training(samples: int):
 
 
 def main() -> None:
-    samples, threads = int(sys.argv[3]), int(sys.argv[4])
+    samples, threads = int(sys.argv[4]), int(sys.argv[5])
     if threads == 1:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     try:
@@ -78,13 +78,12 @@ def main() -> None:
         return
     for _ in range(WARM_UP_STEPS):
         step()
-    print("ready", flush=True)
+    print(f"ready {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}", flush=True)
     for line in sys.stdin:
         began, spent = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
             step()
-        print(time.perf_counter() - began, time.process_time() - spent, flush=True)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, flush=True)
+        print(time.perf_counter() - began, time.process_time() - spent, int(line) * samples, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""The networks that private training is timed on, each with a batch of made-up data of its shape."""
+"""The networks that private training is timed on, each with made-up data of its shape."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from rigdyno.engines.dp import replace_batch_norm
 from rigdyno.workloads._resnet import Network as ResNet50
@@ -19,6 +20,8 @@ STAGES = (
     (6, 3, 1, 320, 1),
 )
 FIRST, LAST = 32, 1280
+
+DIFFERENT = 16  # samples of a data set
 
 
 def normed(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True):
@@ -171,10 +174,25 @@ def network(name: str) -> nn.Module:
     return replace_batch_norm(makers[name](CLASSES[name])).train()
 
 
-def batch(name: str, samples: int) -> tuple[Tensor, Tensor]:
-    chance = torch.Generator().manual_seed(1)
-    answers = torch.randint(CLASSES[name], (samples,), generator=chance)
+class Samples(Dataset[tuple[Tensor, Tensor]]):
+    """Made-up data of the network's shape: a few samples, again and again, so that a data set of any length takes next
+    to no memory."""
+
+    def __init__(self, name: str, length: int) -> None:
+        chance = torch.Generator().manual_seed(1)
+        self._length = length
+        self._answers = torch.randint(CLASSES[name], (DIFFERENT,), generator=chance)
+        self._inputs = _inputs(name, chance)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._inputs[index % DIFFERENT], self._answers[index % DIFFERENT]
+
+
+def _inputs(name: str, chance: torch.Generator) -> Tensor:
     if name == "transformer":
-        return torch.randint(10_000, (samples, 128), generator=chance), answers
+        return torch.randint(10_000, (DIFFERENT, 128), generator=chance)
     channels, side = {"efficientnet_b0": (3, 32), "resnet18": (3, 64), "mnist_cnn": (1, 28)}.get(name, (3, 224))
-    return torch.randn(samples, channels, side, side, generator=chance), answers
+    return torch.randn(DIFFERENT, channels, side, side, generator=chance)

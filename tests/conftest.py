@@ -50,6 +50,16 @@ def _away_from_home(monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
 
 
+@pytest.fixture(scope="module")
+def without_drawing():
+    """Pages whose drawings are empty: for tests that render hundreds of them, or look at all else."""
+    from rigdyno.report.formats._html import figures
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "svg_for_page", lambda figure, width: f'<svg width="{width}" height="9"/>')
+        yield
+
+
 # In the background of a shell this process ignores Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -21,9 +21,10 @@ from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements, without_idle
 from rigdyno.clock import utc_now
 from rigdyno.contracts import Observer
-from rigdyno.errors import BadValue, NothingMeasured, RigdynoError, StoreError
+from rigdyno.errors import BadValue, NothingMeasured, RigdynoError, StoreError, UsageError
 from rigdyno.launchers._nodes.secret import read_secret
 from rigdyno.plan.build import is_inference, is_own_loop
+from rigdyno.plan.campaign import ALL
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
 from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one_configuration
 from rigdyno.plan.expand import expand, require_sense
@@ -45,12 +46,14 @@ from rigdyno.runner.own_loop import OwnLoop
 from rigdyno.runner.schedule import still_to_run
 from rigdyno.runner.sessions import Sessions, open_sessions
 from rigdyno.schema.comparison import Duel
+from rigdyno.schema.dossier import Dossier
 from rigdyno.schema.figure import Figure, with_distinct_keys
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import UNNAMED, RunHead, RunRecord
 from rigdyno.schema.spec import IDLE, Plan, Value
 from rigdyno.schema.system import System
 from rigdyno.schema.view import View
+from rigdyno.store.campaign import located
 from rigdyno.store.folder import RunFolder, StoredCell
 from rigdyno.store.location import runs_root, utf8
 from rigdyno.units import seconds_from
@@ -116,18 +119,28 @@ class Run:
         beside = self.beside  # before the warnings, which it may add to
         return view_of(self.head, found, saved_in, self._warnings(), noise, beside)
 
+    def dossier(self) -> Dossier:
+        """What stands behind the view; reads every file of the run."""
+        from rigdyno.report.dossier import dossier_of
+
+        return dossier_of(self.head, self.folder, self.cells, self.measurements)
+
     def figures(self) -> tuple[Figure, ...]:
         """Those of the view, then of single processes: what they did over time, and how long their steps took."""
         own = () if self.head.plan.is_duel else tuple(process_figures(self.cells, self.measurements))
         return with_distinct_keys((*self.view().figures, *own))
 
     def _warnings(self) -> tuple[str, ...]:
-        unfinished = self._unfinished()
-        missing = () if unfinished is None else (f"{unfinished}; {self._resume()}",)
-        late = time_sentence(self.head.plan, self.records)
-        return tuple(utf8(text) for text in (*self.warnings, *(() if late is None else (late,)), *missing))
+        unfinished = self.unfinished()
+        missing = () if unfinished is None else (utf8(f"{unfinished}; {self._resume()}"),)
+        return (*self.remarks(), *missing)
 
-    def _unfinished(self) -> str | None:
+    def remarks(self) -> tuple[str, ...]:
+        """What can't be read, and why it took longer than it should."""
+        late = time_sentence(self.head.plan, self.records)
+        return tuple(utf8(text) for text in (*self.warnings, *(() if late is None else (late,))))
+
+    def unfinished(self) -> str | None:
         """A duel leaves pairs over when it is decided or its time is up: that is no loss. Of those for a suite's own
         noise the report speaks anyway."""
         plan = self.head.plan
@@ -177,14 +190,14 @@ def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measuremen
 
 def load(path: str | Path) -> Run:
     """A run folder, or the name of one below ./runs."""
-    given = Path(path)
-    below_root = runs_root() / given
-    folder = RunFolder.existing(below_root if not given.exists() and below_root.exists() else given)
+    folder = RunFolder.existing(located(runs_root(), str(path)))
     return Run(folder, folder.head())
 
 
 def prepare(request: Request) -> RunHead:
     """Everything that is decided before anything is measured or written."""
+    if request.target == ALL:
+        raise UsageError("all suites at once are a command, `rigdyno run all`; run them one by one", key="target")
     require_sense(request)
     if request.beside is not None:
         load(request.beside)  # raises an error now, not when all is over
@@ -201,9 +214,21 @@ def prepare_duel(request: DuelRequest) -> RunHead:
 
 
 def _head(plan_for: Callable[[System, str], Plan]) -> RunHead:
+    rig = look_at_rig()
+    return RunHead.of(plan_for(rig.system, rig.device), rig.system, describe_environment())
+
+
+@dataclass(frozen=True)
+class Rig:
+    """This machine, as it is now."""
+
+    system: System
+    device: str  # the best
+
+
+def look_at_rig() -> Rig:
     accelerators = accelerators_here()
-    system = describe_system(accelerators)
-    return RunHead.of(plan_for(system, best_device(accelerators)), system, describe_environment())
+    return Rig(describe_system(accelerators), best_device(accelerators))
 
 
 def sessions(
@@ -228,11 +253,15 @@ def start(head: RunHead, root: Path) -> RunFolder:
 
 
 def carry_out(
-    folder: RunFolder, head: RunHead, observer: Observer | None = None, opened: Sessions | None = None
+    folder: RunFolder,
+    head: RunHead,
+    observer: Observer | None = None,
+    opened: Sessions | None = None,
+    within_seconds: float | None = None,
 ) -> Run:
     """Runs what has no record yet."""
     with opened or sessions(head, folder) as met:
-        Orchestrator(folder, head, observer or Silent(), met).run()
+        Orchestrator(folder, head, observer or Silent(), met, within_seconds=within_seconds).run()
     finished = Run(folder, head)
     if not any(cell.refusal is None for cell in head.plan.cells):
         reasons = {cell.refusal for cell in head.plan.cells}

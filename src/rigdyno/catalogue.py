@@ -78,6 +78,7 @@ KINDS = {
     "command": Kind("commands", attribute="command"),
     "format": Kind("report.formats", attribute="render"),
     "export": Kind("report.exports", attribute="document"),
+    "conversion": Kind("report.conversions", attribute="write"),
     "figure": Kind("report.figures", attribute="chart"),
 }
 

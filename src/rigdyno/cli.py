@@ -15,6 +15,7 @@ EXAMPLES = """\b
 Examples:
   rigdyno                             this rig in a minute
   rigdyno run device                  a suite
+  rigdyno run all                     every suite, in 15 minutes
   rigdyno run tensor_add --sweep size=1024,4096
   rigdyno run train.py:step           your own training step
   rigdyno report                      the newest run again

@@ -385,8 +385,10 @@ class SuiteRequest:
     threads: int | None = None  # of each process
     arrangement: str | None = None  # of what runs on several devices; None: the suite's own
     steps: int | None = None  # that one card would take for the job, for a suite that runs jobs
+    budget_seconds: float | None = None  # for all cells together, for a suite whose cells can't be cut short
     cards: tuple[int, ...] = ()  # how many, one after the other; empty: as the suite chooses
     frameworks: tuple[str, ...] = ()  # empty: all that the suite knows
+    cheap: bool = False  # several suites share the time: of searches and of peers that take long, the short form only
 
 
 @dataclass(frozen=True)
@@ -400,6 +402,8 @@ class Wanted:
 
 class Suite(Protocol):
     """Which cells, and what to make of them."""
+
+    excerpt: ClassVar[bool]  # of other suites: `run all` runs those, and not this. Without it: no excerpt
 
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]: ...
 

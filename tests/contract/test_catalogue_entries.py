@@ -23,6 +23,7 @@ from rigdyno.plan.expand import expand
 from rigdyno.plan.load import Request
 from rigdyno.plan.preflight import Resources
 from rigdyno.report.page import Page
+from rigdyno.report.view import first_figure
 from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.participant import SAMPLER
@@ -133,6 +134,7 @@ def made_up(spec, index):
     )
 
 
+@pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize("name", SUITES)
 @pytest.mark.parametrize("shift", range(3))
 def test_a_suite_presents_whatever_became_of_its_cells(name, shift):
@@ -151,6 +153,18 @@ def test_a_suite_presents_whatever_became_of_its_cells(name, shift):
     for table in shown.tables:
         names = [table.name_of(row) for row in table.rows]
         assert len(set(names)) == len(names), names
+
+
+@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("shift", range(3))
+def test_a_suite_has_a_line_on_the_card_whatever_became_of_its_cells(name, shift):
+    suite = catalogue.load("suite", name)()
+    wanted = suite.cells(contracts.SuiteRequest(system=CPU, device="cpu", cheap=True))
+    shown = suite.present([made_up(cell.spec, index + shift) for index, cell in enumerate(wanted)])
+    headline = shown.headline or first_figure(shown)
+    assert headline is not None
+    assert headline.what
+    assert headline.status is not None
 
 
 @pytest.mark.parametrize("name", SUITES)

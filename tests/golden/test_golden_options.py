@@ -9,7 +9,8 @@ from rigdyno.plan.values import TEXT
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 MARKED = re.compile(r"(<!-- The table is made of .*? -->\n)(.*?)(<!-- The end of the table. -->)", re.DOTALL)
-HEAD = "| command line | plan file | Python | in a duel | value | what it says |\n|---|---|---|---|---|---|\n"
+TITLES = ("command line", "plan file", "Python", "in a duel", "`run all`", "value", "what it says")
+HEAD = f"| {' | '.join(TITLES)} |\n{'|---' * len(TITLES)}|\n"
 
 
 def table_of(options):
@@ -24,6 +25,7 @@ def cells(option):
         code(option.name) if option.in_plan else "",
         code(option.python_name) if option.in_python else "",
         ", ".join(arms),
+        "yes" if option.in_campaign else "",
         option.kind.words.removesuffix(" in quotes") + bounds(option),
         option.help,
     ]
@@ -52,5 +54,7 @@ def test_the_table_of_options_is_up_to_date():
 
 def test_a_new_option_is_a_new_line():
     made_up = RunOption(name="nick_name", kind=TEXT, help="What friends call it.", metavar="A|B", of_arm=True)
-    line = "| `--nick-name A\\|B` | `nick_name` | `nick_name` | `nick_name` of one | text | What friends call it. |\n"
+    line = (
+        "| `--nick-name A\\|B` | `nick_name` | `nick_name` | `nick_name` of one |  | text | What friends call it. |\n"
+    )
     assert table_of((*RUN_OPTIONS, made_up)).endswith(line)

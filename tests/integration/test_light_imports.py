@@ -20,8 +20,8 @@ sys.exit(main(sys.argv[1:]))
     "arguments",
     [
         ("--help",), ("--version",), ("list",), ("list", "--json"), ("leaderboard", "device"), ("report",), ("show",),
-        ("run", "device", "--dry-run"), ("run", "step.py:step", "--dry-run"), ("run", "nothing"),
-        ("completion", "bash"), ("compare", "test.20260102-030405", "test.20260102-030405-2"),
+        ("run", "device", "--dry-run"), ("run", "all", "--dry-run"), ("run", "step.py:step", "--dry-run"),
+        ("run", "nothing"), ("completion", "bash"), ("compare", "test.20260102-030405", "test.20260102-030405-2"),
     ],
 )  # fmt: skip
 def test_nothing_heavy_is_imported(arguments, tmp_path):

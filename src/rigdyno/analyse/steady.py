@@ -7,6 +7,7 @@ warm-up: it makes the stream one that never settled.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -86,12 +87,29 @@ def trend(durations: ArrayLike) -> Trend:
     count = len(medians)
     if count < TREND_MIN_SEGMENTS:
         return Trend(0.0, False)
-    early, late = np.triu_indices(count, 1)
+    early, late = _pairs(count)
     rises = medians[late] - medians[early]
-    change = float(np.median(rises / (late - early))) * (count - 1) / float(np.median(medians))
+    change = median_of(rises / (late - early)) * (count - 1) / median_of(medians)
     balance = abs(float(np.sign(rises).sum()))
     by_chance = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     return Trend(change, balance > TREND_Z * by_chance or balance == len(rises))
+
+
+def median_of(values: Floats) -> float:
+    """As numpy has it, without what numpy does first for arrays of any kind: a long run asks for thousands."""
+    if len(values) == 0:
+        return math.nan
+    half = len(values) // 2
+    if len(values) % 2:
+        return float(np.partition(values, half)[half])
+    ordered = np.partition(values, (half - 1, half))
+    return float((ordered[half - 1] + ordered[half]) / 2)
+
+
+@cache
+def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Every two of so many; segments are 120 at most."""
+    return np.triu_indices(count, 1)
 
 
 def checked_durations(durations: ArrayLike) -> Floats:
@@ -107,7 +125,7 @@ def segment_medians(steps: Floats, segments: int = SEGMENTS) -> Floats:
     rest = len(steps) % size
     whole = np.median(steps[rest:].reshape(-1, size), axis=1)
     if rest:
-        whole[0] = np.median(steps[: rest + size])
+        whole[0] = median_of(steps[: rest + size])
     return whole
 
 
@@ -121,7 +139,7 @@ def _level_cut(steps: Floats) -> int:
     """The first step of the first two segments in a row that are at the level of the second half."""
     medians, size = segment_medians(steps), _segment_size(len(steps))
     later = medians[len(medians) // 2 :]
-    level = float(np.median(later))
+    level = median_of(later)
     noise = max(_deviation(later), _median_noise(steps[len(steps) // 2 :], size))
     first = _first_two(np.abs(medians - level) <= max(LEVEL_TOLERANCE * level, NOISE_WIDTH * noise))
     return 0 if first == 0 else first * size + len(steps) % size
@@ -130,7 +148,7 @@ def _level_cut(steps: Floats) -> int:
 def _early_cut(steps: Floats) -> int:
     """Behind the leading steps that are out of place one by one: a compilation is one step among thousands."""
     later = steps[len(steps) // 2 :]
-    level = float(np.median(later))
+    level = median_of(later)
     in_place = np.abs(steps - level) <= max(STEP_TOLERANCE * level, NOISE_WIDTH * _deviation(later))
     early = min(EARLY_STEPS, len(steps) // 4)
     slow_early = np.flatnonzero(~in_place[:early] & (steps[:early] > level))
@@ -147,12 +165,12 @@ def _shift_cut(steps: Floats) -> int:
     certain = math.sqrt(gain) > NOISE_WIDTH * _lasting_noise(clipped[half:])
     if cut > half or not certain or gain <= _gain_of_line(clipped):  # late, or chance, or a trend: no warm-up
         return 0
-    before, after = float(np.median(steps[:cut])), float(np.median(steps[cut:]))
+    before, after = median_of(steps[:cut]), median_of(steps[cut:])
     return cut if abs(before - after) > SHIFT_TOLERANCE * after else 0
 
 
 def _without_outliers(steps: Floats) -> Floats:
-    middle, width = np.median(steps), 3 * _deviation(steps)
+    middle, width = median_of(steps), 3 * _deviation(steps)
     return np.clip(steps, middle - width, middle + width)
 
 
@@ -206,7 +224,7 @@ def _main_level(medians: Floats) -> float:
     ordered = np.sort(medians)
     crowd = math.ceil(CROWD_SHARE * len(ordered))
     first = int(np.argmin(ordered[crowd - 1 :] - ordered[: len(ordered) - crowd + 1]))
-    return float(np.median(ordered[first : first + crowd]))
+    return median_of(ordered[first : first + crowd])
 
 
 def _in_company(changed: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -217,19 +235,19 @@ def _in_company(changed: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def _deviation(values: Floats) -> float:
     """The standard deviation, by the median of deviations: outliers don't count."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return 1.4826 * median_of(np.abs(values - median_of(values)))
 
 
 def _median_noise(steps: Floats, size: int) -> float:
     """How far medians of `size` steps scatter by step-to-step noise alone, which a change of level doesn't raise."""
     if len(steps) < 2:
         return 0.0
-    per_step = float(np.median(np.abs(np.diff(steps)))) / 0.954  # of a normal distribution
+    per_step = median_of(np.abs(np.diff(steps))) / 0.954  # of a normal distribution
     return per_step * (1.2533 / math.sqrt(size) if size > 1 else 1.0)
 
 
 def _cut_sentence(steps: Floats, start: int) -> str:
     if start == 0:
         return "steady from the first step"
-    slower = float(np.median(steps[:start])) >= float(np.median(steps[start:]))
+    slower = median_of(steps[:start]) >= median_of(steps[start:])
     return f"the beginning was {'slower' if slower else 'faster'} than the rest"

@@ -31,6 +31,15 @@ _LEVELS = {
     "stopped": (STOPPED, 0.5),  # it is 0 or 1
 }
 
+# The tags that tell which steps a verdict's reason fell on. All other reasons are about the stream as a whole.
+_OF_REASONS = {
+    "other_tenants": ("waited", "stolen"),
+    "throttled": ("throttled",),
+    "memory_pressure": ("memory pressure",),
+    "stopped": ("stopped",),
+    "clock_jumped": ("clock jumped",),
+}
+
 
 def tags(rows: Rows, telemetry: Rows | None) -> dict[str, Mask]:
     """For every tag, which of the rows bear it. A row that no reading covers bears none but the meter's own."""
@@ -47,6 +56,13 @@ def tag_counts(rows: Rows, telemetry: Rows | None) -> dict[str, int]:
     """How many steps bear each tag; those that none bears are left out."""
     counts = {tag: int(rows["steps"][mask].sum()) for tag, mask in tags(rows, telemetry).items()}
     return {tag: count for tag, count in counts.items() if count}
+
+
+def steps_hit(rows: Rows, telemetry: Rows | None, reason: str) -> int:
+    """How many steps the reason of a verdict fell on; 0 where it is about all of them, or none stands out."""
+    found = tags(rows, telemetry)
+    masks = [found[tag] for tag in _OF_REASONS.get(reason, ()) if tag in found]
+    return int(rows["steps"][np.logical_or.reduce(masks)].sum()) if masks else 0
 
 
 def probe_states(telemetry: Rows, channel: str) -> dict[str, int]:

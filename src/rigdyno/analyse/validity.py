@@ -48,10 +48,10 @@ def too_few_steps(evidence: Evidence) -> Spoken:
 def _too_few_independent(evidence: Evidence) -> Spoken:
     """Where a stream has no level, its steps depend on each other because of that, and other rules say so."""
     durations = pace_seconds(evidence.kept)
-    if len(durations) < thresholds.CORRELATION_ROWS or not evidence.steady.settled or drifting(evidence) is not None:
+    if len(durations) < thresholds.CORRELATION_ROWS or not evidence.steady.settled:
         return None
     worth = independent_count(durations)
-    if worth >= thresholds.FEW_INDEPENDENT:
+    if worth >= thresholds.FEW_INDEPENDENT or drifting(evidence) is not None:
         return None
     few = f"{len(durations)} rows depend on each other and are worth {worth:.1f} independent ones"
     return "SUSPECT", f"too few steady {evidence.steps_name}: {few}{evidence.remedy}"

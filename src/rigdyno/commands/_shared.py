@@ -18,7 +18,7 @@ from rigdyno.probes._meters import installed
 from rigdyno.report.page import page_of
 from rigdyno.schema.record import Completed, Failed
 from rigdyno.schema.view import View
-from rigdyno.store.folder import run_folders
+from rigdyno.store.campaign import is_campaign, located, stored_folders
 from rigdyno.store.location import VARIABLE, runs_root
 
 if TYPE_CHECKING:
@@ -60,6 +60,16 @@ def rendered(view: View, form: str) -> str:
     return text
 
 
+def joined(texts: list[str], form: str) -> str:
+    """Several reports as one document of that format."""
+    if form == "json" and len(texts) != 1:
+        return "[" + ",\n".join(text.rstrip() for text in texts) + "]\n"
+    if form == "csv":
+        header = texts[0].partition("\n")[0] + "\n" if texts else ""
+        return header + "".join(text.partition("\n")[2] for text in texts)
+    return "\n".join(texts)
+
+
 def outcome_text(finished: Run, *, as_json: bool, quiet: bool) -> str:
     """What a run or a duel prints when it is over."""
     return view_text(finished.view(), as_json=as_json, quiet=quiet)
@@ -93,11 +103,28 @@ def newest_or(runs: tuple[str, ...], out: str | None) -> list[Path]:
     """The runs that were named, as paths or as names in the store; else the newest."""
     root = root_of(out)
     if runs:
-        return [path if (path := Path(name)).exists() else root / name for name in runs]
-    folders = run_folders(root)
+        return [located(root, name) for name in runs]
+    folders = stored_folders(root)
     if not folders:
         raise UsageError(f"there is no run in {root} yet; `rigdyno` makes one in a minute")
     return [folders[-1].path]
+
+
+def suites_at(path: Path) -> list[tuple[str, Run]]:
+    """The one run that lies there, or all of a campaign, each with its suite's name."""
+    from rigdyno import api, campaign
+
+    if is_campaign(path):
+        return list(campaign.load(path).runs.items())
+    run = api.load(path)
+    return [(run.head.plan.suite or run.head.plan.name, run)]
+
+
+def views_at(path: Path) -> list[View]:
+    """Of the run that lies there; of a campaign its card, and that of each suite."""
+    from rigdyno import api, campaign
+
+    return campaign.load(path).views() if is_campaign(path) else [api.load(path).view()]
 
 
 def probes_here() -> dict[str, Probe]:

@@ -13,8 +13,9 @@ from rigdyno.clock import utc_now
 from rigdyno.commands._shared import out_option, root_of
 from rigdyno.errors import EXIT_DONE, RigdynoError, UsageError
 from rigdyno.schema.record import Completed
+from rigdyno.store.campaign import CampaignFolder, stored_folders
 from rigdyno.store.files import disk_errors
-from rigdyno.store.folder import RunFolder, run_folders
+from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_from, show_bytes
 
 
@@ -36,7 +37,7 @@ def command(older_than: str | None, everything: bool, yes: bool, out: str | None
     if older_than and everything:
         raise UsageError("--all includes --older-than; choose one")
     before = utc_now() - timedelta(seconds=seconds_from(older_than)) if older_than else None
-    doomed = [folder for folder in run_folders(root_of(out)) if _is_doomed(folder, before, everything)]
+    doomed = [folder for folder in stored_folders(root_of(out)) if _is_doomed(folder, before, everything)]
     if not doomed:
         click.echo("nothing to delete")
         return EXIT_DONE
@@ -56,8 +57,10 @@ def _agreed(count: int) -> bool:
     return sys.stdin.isatty() and click.confirm(f"delete {'these' if count > 1 else 'this'}?")
 
 
-def _is_doomed(folder: RunFolder, before: datetime | None, everything: bool) -> bool:
-    if folder.is_running():
+def _is_doomed(folder: RunFolder | CampaignFolder, before: datetime | None, everything: bool) -> bool:
+    if folder.is_running() or (
+        isinstance(folder, CampaignFolder) and any(r.is_running() for r in folder.run_folders())
+    ):
         return False
     if everything or not _has_result(folder):
         return True
@@ -65,8 +68,11 @@ def _is_doomed(folder: RunFolder, before: datetime | None, everything: bool) -> 
     return before is not None and changed < before
 
 
-def _has_result(folder: RunFolder) -> bool:
-    """What can't be read might be a result of a newer version, or be mended: it is not ours to delete."""
+def _has_result(folder: RunFolder | CampaignFolder) -> bool:
+    """What can't be read might be a result of a newer version, or be mended: it is not ours to delete. A campaign goes
+    as a whole, or stays."""
+    if isinstance(folder, CampaignFolder):
+        return any(map(_has_result, folder.run_folders()))
     warnings: list[str] = []
     try:
         folder.head()

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._shared import newest_or, out_option, rendered
+from rigdyno.commands._comparing import compared, described
+from rigdyno.commands._shared import newest_or, out_option, rendered, suites_at
 from rigdyno.errors import EXIT_DONE, EXIT_NOTHING_MEASURED, EXIT_SLOWER, BadValue, UnknownName, UsageError
 from rigdyno.report.comparison import comparison_view, demand_sentence
-from rigdyno.schema.comparison import Comparison
-from rigdyno.schema.estimate import Reason
+from rigdyno.store.campaign import is_campaign
 from rigdyno.store.files import write_json
 from rigdyno.store.location import utf8
 from rigdyno.units import share_from, show_percent
 
 if TYPE_CHECKING:
     from rigdyno.api import Run
-
-Runs = tuple["Run", "Run"]
 
 EXPORTS = tuple(name.replace("_", "-") for name in catalogue.names("export"))
 EXAMPLES = """\b
@@ -63,14 +61,16 @@ def command(
 
     allowed, targets = _margin(margin), [_target(text) for text in exports]
     share = None if fail_on is None else _slower_share(fail_on, allowed)
-    runs = _two_runs(baseline, candidate, out)
-    found = _compared(runs, allowed)
+    paths = newest_or((baseline, candidate), out)
+    pairs = _pairs(*paths)
+    found = [each for pair in pairs for each in compared(*pair, allowed)]
     slower = [] if share is None else regressions(found, share)
     for name, path in targets:
-        write_json(path, catalogue.load("export", name)(runs[1].measurements))
+        write_json(path, catalogue.load("export", name)([each for _, run in pairs for each in run.measurements]))
     demand = None if share is None else demand_sentence(found, slower, share)
-    warnings = [utf8(warning) for run in runs for warning in run.warnings]
-    view = comparison_view(found, (_described(runs[0]), _described(runs[1])), demand, warnings)
+    warnings = [utf8(warning) for pair in pairs for run in pair for warning in run.warnings]
+    sides = _described(paths[0], pairs[0][0]), _described(paths[1], pairs[0][1])
+    view = comparison_view(found, sides, demand, warnings)
     click.echo(rendered(view, "json" if as_json else form), nl=False)
     if all(each.answer == "NOT_COMPARABLE" for each in found):
         return EXIT_NOTHING_MEASURED
@@ -104,36 +104,19 @@ def _target(text: str) -> tuple[str, Path]:
     return name.replace("-", "_"), Path(path)
 
 
-def _two_runs(baseline: str, candidate: str, out: str | None) -> Runs:
-    from rigdyno import api
-
-    one, two = (api.load(path) for path in newest_or((baseline, candidate), out))
-    if one.path.resolve() == two.path.resolve():
-        raise UsageError(f"{one.path} can't be compared with itself; name two runs")
-    return one, two
-
-
-def _compared(runs: Runs, margin: float) -> list[Comparison]:
-    from rigdyno.analyse.compare import Sides, compare, not_comparable
-
-    alike = runs[0].folder.name == runs[1].folder.name
-    names = [utf8(str(run.path) if alike else run.folder.name) for run in runs]
-    sides = Sides(names[0], names[1], margin, _noise(runs))
-    for name, run in zip(names, runs, strict=True):
-        if run.head.plan.is_duel:
-            reason = Reason(code="duel", sentence=f"{name} is a duel, which gives ratios and never rates")
-            return [not_comparable(run.head.plan.name, sides, reason)]
-    return compare(runs[0].measurements, runs[1].measurements, sides)
+def _pairs(baseline: Path, candidate: Path) -> list[tuple[Run, Run]]:
+    """Two runs; or of a campaign those of the suites that the other side has, too."""
+    if baseline.resolve() == candidate.resolve():
+        raise UsageError(f"{baseline} can't be compared with itself; name two runs")
+    one, two = dict(suites_at(baseline)), dict(suites_at(candidate))
+    if not is_campaign(baseline) and not is_campaign(candidate):
+        return list(zip(one.values(), two.values(), strict=True))
+    pairs = [(run, two[suite]) for suite, run in one.items() if suite in two]
+    if not pairs:
+        raise UsageError(f"{baseline} and {candidate} have no suite in common that could be compared")
+    return pairs
 
 
-def _noise(runs: Runs) -> float | None:
-    """The larger of what the two runs measured, if any did."""
-    from rigdyno.analyse.duel import meaningless_below
-
-    bounds = [meaningless_below(run.duel) for run in runs if run.duel is not None and not run.head.plan.is_duel]
-    return max((bound for bound in bounds if bound is not None), default=None)
-
-
-def _described(run: Run) -> str:
-    label = f"{run.head.plan.label}: " if run.head.plan.label else ""
-    return f"{utf8(run.folder.name)}, {label}{run.head.system.line()}"
+def _described(path: Path, run: Run) -> str:
+    whole = f"{utf8(path.name)}: " if is_campaign(path) else ""
+    return whole + described(run)

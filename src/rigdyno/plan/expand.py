@@ -150,13 +150,15 @@ class Room:
         if not short or self.request.budget_seconds is None:
             return None
         names = ", ".join(dict.fromkeys(_name(cell.spec) for cell in short))
+        foreseen = f"too short for a verdict, these will be SUSPECT: {names}"
+        if self.request.cheap:  # the budget is one for several suites
+            return foreseen
         seconds = self.request.budget_seconds
         while seconds < MOST_BUDGET_SECONDS:
             seconds = BUDGET_STEP_SECONDS * math.ceil(1.05 * seconds / BUDGET_STEP_SECONDS)
             if not _too_short(self.laid_out(seconds, noisy=noisy)[0]):
                 break
-        settled = f"--budget {seconds:.0f}s would settle them"
-        return f"too short for a verdict, these will be SUSPECT: {names}; {settled}"
+        return f"{foreseen}; --budget {seconds:.0f}s would settle them"
 
 
 def _runs(cell: Cell) -> bool:
@@ -224,12 +226,12 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             threads=request.threads,
             arrangement=request.arrangement,
             steps=request.steps,
+            budget_seconds=request.budget_seconds,
             cards=request.cards,
             frameworks=request.frameworks,
+            cheap=request.cheap,
         )
     )
-    if request.budget_seconds is not None and any(cell.spec.budget.job_steps is not None for cell in wanted):
-        raise UsageError(f"suite {request.target} runs jobs, which end with their steps; try --steps", key="budget")
     if request.arrangement not in (None, *(cell.spec.arrangement for cell in wanted)):
         raise UsageError(
             f"suite {request.target} chooses its own arrangement; leave out --arrangement", key="arrangement"

@@ -50,6 +50,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     arrangement: str | None = None  # None: the workload's own
     launcher: str | None = None
     python: str | None = None  # the interpreter of another environment
+    cheap: bool = False  # one of several suites that share the time
     text_keys: tuple[str, ...] = ()  # options that came as text: '12' may be a number
     places: dict[str, str] = {}  # of options in a plan file: "plan.toml:3", "" where a flag won; the file's under ""
 

@@ -47,6 +47,7 @@ class RunOption:
     in_duel: bool = False  # a flag and an argument of `duel` too, for both arms
     duel_help: str = ""  # where it differs from a run's
     of_arm: bool = False  # each arm of a duel may have its own
+    in_campaign: bool = False  # for all suites at once, too: `rigdyno run all`
 
     @property
     def flag(self) -> str:
@@ -82,8 +83,9 @@ RUN_OPTIONS = (
     RunOption(
         name="target",
         kind=TEXT,
-        help="A suite, a workload, FILE.py:FUNCTION, or a plan file that names one of them.",
+        help="A suite, all of them (all), a workload, FILE.py:FUNCTION, or a plan file that names one of them.",
         has_flag=False,  # but an argument of the command
+        in_campaign=True,
     ),
     RunOption(
         name="set",
@@ -118,12 +120,14 @@ RUN_OPTIONS = (
         help="For everything together: 30s, 5m, 1h.",
         metavar="TIME",
         field="budget_seconds",
+        in_campaign=True,
     ),
     RunOption(
         name="steps",
         kind=WHOLE,
         help="At most so many steps after warm-up, in each process.",
         least=1,
+        in_campaign=True,
     ),
     RunOption(
         name="soak",
@@ -140,13 +144,21 @@ RUN_OPTIONS = (
         field="idle_seconds",
     ),
     RunOption(name="full", kind=SWITCH, help="A suite at full length."),
-    RunOption(name="repeat", kind=WHOLE, help="Processes for each configuration.", least=1, most=MOST_REPEATS),
+    RunOption(
+        name="repeat",
+        kind=WHOLE,
+        help="Processes for each configuration.",
+        least=1,
+        most=MOST_REPEATS,
+        in_campaign=True,
+    ),
     RunOption(
         name="device",
         kind=TEXT,
         help="cpu, cuda, cuda:1, xpu, mps; else the best that is here.",
         in_duel=True,
         of_arm=True,
+        in_campaign=True,
     ),
     RunOption(
         name="threads",
@@ -155,12 +167,14 @@ RUN_OPTIONS = (
         least=1,
         in_duel=True,
         of_arm=True,
+        in_campaign=True,
     ),
     RunOption(
         name="ranks",
         kind=WHOLE,
         help="Processes that work together on a node: at most so many in a suite.",
         least=1,
+        in_campaign=True,
     ),
     RunOption(
         name="cards",
@@ -188,6 +202,7 @@ RUN_OPTIONS = (
         least=1,
         most=MOST_NODES,
         range_words=f"must be between 1 and {MOST_NODES}, not",
+        in_campaign=True,
     ),
     RunOption(
         name="node_rank",
@@ -201,12 +216,14 @@ RUN_OPTIONS = (
         kind=HOSTS,
         help="The machines by name, this one first: the others are reached by ssh.",
         metavar="A,B|FILE",
+        in_campaign=True,
     ),
     RunOption(
         name="remote_python",
         kind=TEXT,
         help="The interpreter on the other machines; else of the same path.",
         metavar="FILE",
+        in_campaign=True,
     ),
     RunOption(
         name="slurm",
@@ -237,8 +254,9 @@ RUN_OPTIONS = (
         range_words="must not be negative, nor 2**63 or more; it is",
         in_duel=True,
         of_arm=True,
+        in_campaign=True,
     ),
-    RunOption(name="label", kind=TEXT, help="What to call this rig in tables.", in_duel=True),
+    RunOption(name="label", kind=TEXT, help="What to call this rig in tables.", in_duel=True, in_campaign=True),
     RunOption(
         name="update",
         kind=TEXT,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rigdyno.analyse.answers import MANIFOLD
 from rigdyno.schema.comparison import Comparison
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.metric import ENERGY_PER_ITEM, RATE_CHANGE, THROUGHPUT
-from rigdyno.schema.view import Column, Entry, Row, Table, Text, View
+from rigdyno.schema.view import Column, Entry, Headline, Row, Table, Text, View
 from rigdyno.units import show_percent
 
 
@@ -63,6 +64,16 @@ def change(ratio: Estimate | Missing) -> Estimate | Missing:
     if isinstance(ratio, Missing):
         return ratio
     return ratio.mapped(lambda bound: 100 * (bound - 1), "%")
+
+
+def headline_of(view: View) -> Headline | None:
+    """Of a comparison its ratio, as a change where it is small."""
+    if len(view.comparisons) != 1:
+        return view.headline
+    compared = view.comparisons[0]
+    near = isinstance(compared.ratio, Estimate) and 1 / MANIFOLD < compared.ratio.value < MANIFOLD
+    figure = change(compared.ratio) if near else compared.ratio
+    return Headline(what=f"{compared.candidate} against {compared.baseline}: {compared.answer}", figure=figure)
 
 
 def _weaknesses(compared: Comparison) -> tuple[str, ...]:

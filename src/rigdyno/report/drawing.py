@@ -10,14 +10,15 @@ import msgspec
 from rigdyno import catalogue
 from rigdyno.contracts import Requirement
 from rigdyno.report.figures import _layers
+from rigdyno.report.figures._sizes import resized
 from rigdyno.report.figures._svg import Theme, finished_svg
 from rigdyno.schema.figure import Figure
 
 REQUIRES = (Requirement("altair", extra="figures"), Requirement("vl_convert", extra="figures"))
 PNG_SCALE = 2.0  # pixels for each of the drawing's: sharp on today's screens
 
-# What XML can't hold. The renderer ends the whole process if it meets one.
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What XML can't hold, of which the renderer ends the whole process; and what breaks a line inside its expressions.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\u2027\u202a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def svg_of(figure: Figure, *, theme: Theme = "light", captioned: bool = True) -> str:
@@ -26,6 +27,13 @@ def svg_of(figure: Figure, *, theme: Theme = "light", captioned: bool = True) ->
     catalogue.demand(REQUIRES, "drawing figures")
     clean = _without_what_xml_forbids(figure)
     return finished_svg(_rendered(specification(clean, captioned=captioned)), clean, theme)
+
+
+def svg_for_page(figure: Figure, width: int) -> str:
+    """Without title and caption, which the page sets in its own type. `width` is that of the plot, without labels."""
+    catalogue.demand(REQUIRES, "drawing figures")
+    clean = _without_what_xml_forbids(figure)
+    return finished_svg(_rendered(resized(specification(clean, captioned=False), width)), clean, "page")
 
 
 def png_of(figure: Figure, *, dark: bool = False, captioned: bool = True) -> bytes:

@@ -89,16 +89,6 @@ def _table(duel: Duel) -> Table:
     )
 
 
-def _ratio_column(metric: Metric, *, near: bool) -> Column:
-    if metric.name == ENERGY_PER_ITEM.name:
-        change_of, ratio_of, title = ENERGY_CHANGE, ENERGY_RATIO, "B's joules an item over A's"
-    else:
-        change_of, ratio_of, title = RATE_CHANGE, RATE_RATIO, "B's rate over A's"
-    if near:
-        return Column(key="ratio", title="change from A to B", metric=change_of)
-    return Column(key="ratio", title=title, metric=ratio_of)
-
-
 def _figures(duel: Duel) -> tuple[Figure, ...]:
     """The pairs and all of them together, held against the margin."""
     found = _compared(duel)
@@ -126,6 +116,16 @@ def _figures(duel: Duel) -> tuple[Figure, ...]:
             counted="rounds or pairs",
         ),
     )
+
+
+def _ratio_column(metric: Metric, *, near: bool) -> Column:
+    if metric.name == ENERGY_PER_ITEM.name:
+        change_of, ratio_of, title = ENERGY_CHANGE, ENERGY_RATIO, "B's joules an item over A's"
+    else:
+        change_of, ratio_of, title = RATE_CHANGE, RATE_RATIO, "B's rate over A's"
+    if near:
+        return Column(key="ratio", title="change from A to B", metric=change_of)
+    return Column(key="ratio", title=title, metric=ratio_of)
 
 
 def _row(name: str, ratio: Entry, turns: int) -> Row:

@@ -24,20 +24,36 @@ def plan_lines(head: RunHead, root: Path, page: Page, *, every_cell: bool = Fals
     lines += _duel_lines(head.plan)
     if head.plan.foreseen is not None:
         lines += textwrap.wrap(f"  {head.plan.foreseen}", page.width, subsequent_indent="    ")
-    refused = [cell for cell in head.plan.cells if cell.refusal is not None and cell.repeat == 1]
-    for cell in refused:
-        lines += textwrap.wrap(f"  not run: {_name(cell)}: {cell.refusal}", page.width, subsequent_indent="    ")
+    lines += refusal_lines(head.plan, page.width)
     if every_cell:
         need = disk_bytes(head.plan.seconds, len(head.plan.cells))
         lines.append(f"  disk: about {show_bytes(need)}, {show_bytes(free_disk_bytes(root))} are free in {root}")
     return lines
 
 
+def refusal_lines(plan: Plan, width: int, indent: str = "  ") -> list[str]:
+    """What can't run here, and why."""
+    lines = []
+    for cell in plan.cells:
+        if cell.refusal is not None and cell.repeat == 1:
+            words = f"{indent}not run: {_name(cell)}: {cell.refusal}"
+            lines += textwrap.wrap(words, width, subsequent_indent=f"{indent}  ")
+    return lines
+
+
 def summary(plan: Plan) -> str:
-    parts = [_count(plan), f"{'at most' if plan.is_duel else 'about'} {show_seconds(plan.seconds)}"]
-    if plan.memory_bytes is not None:
-        parts.append(f"up to {show_bytes(plan.memory_bytes)} of memory")
-    return f"Plan: {plan.name}, {', '.join(parts)}"
+    seconds = f"{'at most' if plan.is_duel else 'about'} {show_seconds(plan.seconds)}"
+    return f"Plan: {plan.name}, {', '.join([_count(plan), seconds, *_memory(plan)])}"
+
+
+def share_of_campaign(plan: Plan) -> str:
+    """Of a suite that has its time from all."""
+    seconds = show_seconds(plan.budget_seconds or plan.seconds)
+    return f"{plan.name}, {', '.join([seconds, _count(plan), *_memory(plan)])}"
+
+
+def _memory(plan: Plan) -> list[str]:
+    return [] if plan.memory_bytes is None else [f"up to {show_bytes(plan.memory_bytes)} of memory"]
 
 
 def _count(plan: Plan) -> str:

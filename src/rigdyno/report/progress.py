@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,14 +20,26 @@ from rigdyno.schema.record import Completed, Failed, RunRecord, Skipped
 from rigdyno.schema.spec import Cell, Plan
 from rigdyno.units import rate_unit, show_seconds
 
+NAME_WIDTH = 26  # of a cell beside the bar, so that all fits into 80 columns
 LINE_SECONDS = 60.0  # between two lines of a long cell in a pipe
 
 
-def observer_for(stream: TextIO | None = None, *, quiet: bool = False) -> Observer:
+class Stage(NamedTuple):
+    """Which of several runs that share a display this one is."""
+
+    name: str = ""
+    before: float = 0.0  # seconds that the others took which came before it, as they were planned
+    behind: float = 0.0  # seconds of those that are still to come
+
+
+ALONE = Stage()
+
+
+def observer_for(stream: TextIO | None = None, *, quiet: bool = False, stage: Stage = ALONE) -> Observer:
     stream = stream or sys.stderr
     if quiet:
         return Silent()
-    return Bar(stream) if stream.isatty() else Lines(stream)
+    return Bar(stream, stage) if stream.isatty() else Lines(stream, stage)
 
 
 class Silent:
@@ -47,7 +59,8 @@ class Silent:
 class _Counting(Silent):
     """Knows which of the cells that can run is under way; what can't run, the plan has already said."""
 
-    def __init__(self) -> None:
+    def __init__(self, stage: Stage = ALONE) -> None:
+        self._stage = stage
         self._plan, self._spare_seconds, self._spares = Plan(name=""), 0.0, 0
         self._cell: Cell | None = None  # None: a cell that the plan refused
 
@@ -63,12 +76,15 @@ class _Counting(Silent):
     def _position(self) -> str:
         if self._cell is None:
             return ""
-        if self._cell.pair is not None:
-            return f"pair {self._cell.pair}"
-        if self._cell.spare:
+        return f"{self._stage.name} {self._position_in_run(self._cell)}".strip()
+
+    def _position_in_run(self, current: Cell) -> str:
+        if current.pair is not None:
+            return f"pair {current.pair}"
+        if current.spare:
             return f"more, {self._spares}"
         names = [cell.name for cell in self._plan.runnable if cell.is_planned]
-        return f"{names.index(_planned_name(self._cell)) + 1}/{len(names)}"
+        return f"{names.index(_planned_name(current)) + 1}/{len(names)}"
 
     def _seconds_before(self) -> float:
         """Of what the plan says. Spare cells run behind the others, before the pairs."""
@@ -91,7 +107,7 @@ class _Counting(Silent):
         if progress.left_seconds is not None:
             behind = self._plan.seconds - self._seconds_before() - progress.cell.seconds
             left_seconds = max(0.0, behind) + progress.left_seconds
-        left = f"{show_seconds(left_seconds)} left"
+        left = f"{show_seconds(left_seconds + self._stage.behind)} left"
         figure = progress.figure or (live_rate(progress) if progress.rate is not None else None)
         return f"{figure}, {left}" if figure else left
 
@@ -102,8 +118,8 @@ def _planned_name(cell: Cell) -> str:
 
 
 class Lines(_Counting):
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
+    def __init__(self, stream: TextIO, stage: Stage = ALONE) -> None:
+        super().__init__(stage)
         self._stream = stream
         self._failed_pair: int | None = None
         self._next_seconds = LINE_SECONDS
@@ -140,8 +156,8 @@ class Lines(_Counting):
 
 
 class Bar(_Counting):
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
+    def __init__(self, stream: TextIO, stage: Stage = ALONE) -> None:
+        super().__init__(stage)
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -155,13 +171,14 @@ class Bar(_Counting):
 
     def planned(self, plan: Plan, folder: Path) -> None:
         super().planned(plan, folder)
-        self._bar.update(self._task, total=max(plan.seconds, 0.1))
+        self._bar.update(self._task, total=max(self._stage.before + plan.seconds + self._stage.behind, 0.1))
         self._bar.start()
 
     def started(self, cell: Cell) -> None:
         super().started(cell)
         if self._cell is not None:
-            name = "" if cell.pair is not None else f" {_shortened(cell.name)}"
+            room = NAME_WIDTH - (len(self._stage.name) + 1 if self._stage.name else 0)
+            name = "" if cell.pair is not None else f" {_shortened(cell.name, max(8, room))}"
             self._draw("starting", self._seconds_before(), f"{self._position()}{name}")
 
     def progress(self, progress: Progress) -> None:
@@ -178,13 +195,14 @@ class Bar(_Counting):
         self._bar.stop()
 
     def _draw(self, figures: str, completed: float, description: str | None = None) -> None:
-        self._bar.update(self._task, description=description, figures=figures, completed=completed)
+        done = self._stage.before + completed
+        self._bar.update(self._task, description=description, figures=figures, completed=done)
         self._bar.refresh()
 
 
-def _shortened(name: str) -> str:
+def _shortened(name: str, room: int) -> str:
     plain = name.partition("-")[2] or name
-    return plain if len(plain) <= 26 else plain[:25] + "…"
+    return plain if len(plain) <= room else plain[: room - 1] + "…"
 
 
 def live_rate(progress: Progress) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rigdyno.analyse.measure import CellData, process_figures
-from rigdyno.analyse.streams import check_rows, check_telemetry
-from rigdyno.analyse.tags import probe_states, tag_counts
+from rigdyno.analyse.tags import probe_states
 from rigdyno.errors import RigdynoError
+from rigdyno.report.facts import rig_facts, samples_of, tagged
 from rigdyno.report.format_entry import scaled_text
 from rigdyno.report.formats import terminal
 from rigdyno.report.over_time import steps_over_time
@@ -17,56 +16,22 @@ from rigdyno.report.page import Page
 from rigdyno.report.progress import ending
 from rigdyno.schema.participant import ranks_among
 from rigdyno.schema.record import RunHead, RunRecord
-from rigdyno.schema.system import Environment, System
 from rigdyno.schema.view import View
 from rigdyno.store.folder import StoredCell
 from rigdyno.units import seconds_of_ns, show_bytes, show_percent
 
 
 def run_text(head: RunHead, cells: Sequence[StoredCell], view: View, page: Page) -> str:
-    machine, *_ = head.machines(cell.record for cell in cells)
-    facts = [*_system_facts(machine), *_environment_facts(_environment(head, cells))]
+    facts = rig_facts(head, [cell.record for cell in cells])
     lines = [terminal.render(view, page).rstrip(), "", "The rig and its environment"]
-    lines += [line for name, value in facts if value for line in _fact(name, value, page)]
+    lines += [line for name, value in facts for line in _fact(name, value, page)]
     for cell in cells:
         lines += ["", *_cell_lines(cell, page)]
     return "\n".join(lines) + "\n"
 
 
-def _environment(head: RunHead, cells: Sequence[StoredCell]) -> Environment:
-    """The workers' own, where there is one: it knows the framework."""
-    return next((cell.record.environment for cell in cells if cell.record.environment.framework), head.environment)
-
-
 def _fact(name: str, value: str, page: Page) -> list[str]:
     return textwrap.wrap(f"  {name:<16}{value}", page.width, subsequent_indent=" " * 18, drop_whitespace=True)
-
-
-def _system_facts(system: System) -> Iterator[tuple[str, str]]:
-    cpu = system.cpu
-    yield "processor", f"{cpu.model}, {cpu.physical_cores or '?'} cores, {cpu.logical_cores} threads"
-    yield "usable cores", str(cpu.usable_cores)
-    yield "caches", ", ".join(f"L{cache.level} {cache.kind} {show_bytes(cache.size_bytes)}" for cache in cpu.caches)
-    yield "SIMD", " ".join(cpu.simd)
-    yield "memory", show_bytes(system.memory_bytes)
-    yield "accelerators", ", ".join(accelerator.name for accelerator in system.accelerators) or "none"
-    yield "system", f"{system.operating_system}, kernel {system.kernel}, {system.architecture}"
-    yield "virtualisation", system.virtualisation or ""
-    yield "confidential", system.confidential or ""
-
-
-def _environment_facts(environment: Environment) -> Iterator[tuple[str, str]]:
-    yield "python", environment.python
-    yield "packages", ", ".join(f"{name} {version}" for name, version in environment.packages.items())
-    yield "framework", ", ".join(f"{name} {value}" for name, value in environment.framework.items())
-    yield "threads", str(environment.threads or "")
-    yield "variables", ", ".join(f"{name}={value}" for name, value in environment.variables.items())
-    yield "governor", environment.governor or ""
-    yield "huge pages", environment.huge_pages or ""
-    yield "load average", "" if environment.load_average is None else f"{environment.load_average:.2f} at the start"
-    if environment.rigdyno_git is not None:
-        state = " with uncommitted changes" if environment.rigdyno_git.dirty else ""
-        yield "rigdyno", f"commit {environment.rigdyno_git.commit[:12]}{state}"
 
 
 def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
@@ -92,7 +57,7 @@ def _cell_lines(cell: StoredCell, page: Page) -> Iterator[str]:
         ("took part", _took_part(record)),
         ("exit codes", ", ".join(f"{name} {code}" for name, code in record.exit_codes.items())),
         ("clocks", _clocks(record)),
-        ("tagged", _tagged(cell)),
+        ("tagged", "" if (samples := samples_of(cell)) is None else tagged(samples)),
         *(("energy", line) for line in _energy(cell)),
         ("probes", _troubles(cell)),
         ("files", str(cell.folder)),
@@ -163,19 +128,3 @@ def _troubles(cell: StoredCell) -> str:
         if channel.quantity == "state"
         for state, count in probe_states(rows, channel.name).items()
     )
-
-
-def _tagged(cell: StoredCell) -> str:
-    """What the steps of all ranks fell into; nothing where they can't be read, which the plot says."""
-    found: Counter[str] = Counter()
-    try:
-        data = CellData(cell.record, cell.steps(), cell.telemetry())
-        for _, rows in data.telemetry:
-            check_telemetry(rows)
-        for header, rows in data.steps:
-            check_rows(header, rows)
-            found.update(tag_counts(rows, data.telemetry_of(header.participant)))
-    except RigdynoError:
-        return ""
-    whole = sum(int(rows["steps"].sum()) for _, rows in data.steps)
-    return ", ".join(f"{count:,} {tag}" for tag, count in found.items()) + f", of {whole:,} steps" if found else ""

@@ -14,12 +14,12 @@ from rigdyno.contracts import Suite
 from rigdyno.errors import UnknownName
 from rigdyno.report import generic
 from rigdyno.report.format_entry import entry_of
-from rigdyno.schema.estimate import Reason, Validity
+from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
 from rigdyno.schema.figure import with_distinct_keys
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.system import System
-from rigdyno.schema.view import Column, Presentation, Sentence, Table, View
+from rigdyno.schema.view import Column, Headline, Presentation, Sentence, Table, View
 from rigdyno.suites._energy import energy_table, no_meter
 
 
@@ -36,6 +36,7 @@ def view_of(
     label = f"{head.plan.label}: " if head.plan.label else ""
     return View(
         title=presented.title,
+        headline=presented.headline or first_figure(presented),
         rigs=(label + rig_line(head.machines(record for each in measurements for record in each.records)),),
         tables=(*presented.tables, *_energy(measurements)),
         figures=with_distinct_keys(presented.figures),
@@ -63,14 +64,21 @@ def rig_line(machines: Sequence[System]) -> str:
 
 def with_columns(view: View, names: Sequence[str]) -> View:
     """The tables with extra columns: a framework's version, a driver, a kernel."""
-    known = {name for table in view.tables for row in table.rows for name in row.facts}
+    return all_with_columns([view], names)[0]
+
+
+def all_with_columns(views: Sequence[View], names: Sequence[str]) -> list[View]:
+    """One of them must know each. A table that knows nothing of the kind, such as a card, stays as it is."""
+    known = {name for view in views for table in view.tables for row in table.rows for name in row.facts}
     for name in names:
         if name not in known:
             raise UnknownName("column", name, known)
-    return replace(view, tables=tuple(_widened(table, names) for table in view.tables))
+    return [replace(view, tables=tuple(_widened(table, names) for table in view.tables)) for view in views]
 
 
 def _widened(table: Table, names: Sequence[str]) -> Table:
+    if not any(row.facts for row in table.rows):
+        return table
     columns = (*table.columns, *(Column(key=name, title=name, numeric=False, identifies=True) for name in names))
     rows = (
         replace(row, entries={**row.entries, **{name: entry_of(row.facts.get(name, "")) for name in names}})
@@ -96,6 +104,19 @@ def _presented(suite: str | None, measurements: Sequence[Measurement]) -> Presen
         return generic.presentation(measurements)
     found: Suite = catalogue.load("suite", suite)()
     return found.present(measurements)
+
+
+def first_figure(presented: Presentation) -> Headline | None:
+    """For what doesn't say which of its figures stands for all: the first that was measured, or is missing."""
+    for table in presented.tables:
+        for row in table.rows:
+            if row.origin != "measured" or row.status is None:
+                continue
+            shown = [row.entries.get(column.key) for column in table.columns if column.metric is not None]
+            entry = next((entry for entry in shown if isinstance(entry, Estimate | Missing)), None)
+            if entry is not None:
+                return Headline(what=table.name_of(row) or table.title, figure=entry, status=row.status)
+    return None
 
 
 def overall(measurements: Sequence[Measurement]) -> Validity | None:
@@ -130,15 +151,16 @@ def _places(names: Sequence[str]) -> str:
 
 
 def next_commands(head: RunHead, saved_in: str) -> tuple[str, ...]:
-    """Three that answer the next question."""
+    """What answers the next question; the page is among them."""
     if head.plan.suite == "quick":
         return (
-            "rigdyno run device            the whole suite, repeated, with every limit",
+            "rigdyno run all               every suite that can run here, in 15 minutes",
             "rigdyno run train.py:step     your own training step, measured the same way",
             "rigdyno doctor                what this machine can measure, and its traps",
+            f"rigdyno report {saved_in} --html report.html --open",
         )
     return (
         f"rigdyno show {saved_in}",
-        f"rigdyno report {saved_in} --format markdown",
+        f"rigdyno report {saved_in} --html report.html --open",
         *(("rigdyno leaderboard device",) if head.plan.suite == "device" else ("rigdyno list",)),
     )

@@ -24,7 +24,7 @@ from rigdyno.runner.signals import termination_as_interrupt
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import ranks_among
 from rigdyno.schema.record import COUNTED, UNNAMED, RunHead, RunRecord, Skipped
-from rigdyno.schema.spec import Cell
+from rigdyno.schema.spec import Cell, Plan
 from rigdyno.store.files import disk_errors, write_json
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import seconds_of_ns
@@ -44,6 +44,7 @@ class Orchestrator:
     observer: Observer
     sessions: Sessions
     clock: Clock = field(default_factory=SystemClock)
+    within_seconds: float | None = None  # that are left, where other runs share them
 
     def run(self) -> list[RunRecord]:
         """Every cell that has no record yet; the records just made. Cells whose nodes are gone are left for later."""
@@ -51,7 +52,8 @@ class Orchestrator:
         with self.folder.locked(), termination_as_interrupt():
             self.observer.planned(self.head.plan, self.folder.path)
             left = still_to_run(self.head.plan, self.folder.is_finished)
-            schedule = Schedule(self.head.plan, left, self.clock, self._spent_on_spares())
+            spent = spent_on_spares(self.head.plan, self.folder)
+            schedule = Schedule(self.head.plan, left, self.clock, spent, self.within_seconds)
             try:
                 for course in self._courses(schedule, [cell for cell in left if cell.spare]):
                     while cells := course.next_cells(self.folder):
@@ -75,10 +77,6 @@ class Orchestrator:
         record = self._cell(cells[0])
         schedule.ended(cells[0], record)
         return [record]
-
-    def _spent_on_spares(self) -> float:
-        spare = {cell.name for cell in self.head.plan.cells if cell.spare}
-        return sum(cell.record.seconds for cell in self.folder.cells([]) if cell.record.cell in spare) if spare else 0.0
 
     def _interrupted_message(self) -> str:
         cells = [cell for cell in self.head.plan.cells if not cell.spare]
@@ -153,6 +151,11 @@ class Orchestrator:
             launch.stop()
             raise
         return False
+
+
+def spent_on_spares(plan: Plan, folder: RunFolder) -> float:
+    spare = {cell.name for cell in plan.cells if cell.spare}
+    return sum(cell.record.seconds for cell in folder.cells([]) if cell.record.cell in spare) if spare else 0.0
 
 
 def _longest(cell: Cell) -> float:

@@ -36,6 +36,13 @@ def still_to_run(plan: Plan, is_finished: Callable[[Cell], bool]) -> list[Cell]:
     return left if planned else [cell for cell in left if not cell.spare]
 
 
+def seconds_needed(plan: Plan, left: Sequence[Cell], spare_spent: float = 0.0) -> float:
+    """For these cells that are still to run: the whole budget where they are all of them."""
+    spare = max(0.0, plan.spare_seconds - spare_spent) if any(cell.spare for cell in left) else 0.0
+    planned = sum(cell.seconds for cell in left if not cell.spare) + spare
+    return max(planned, plan.budget_seconds or 0.0) if len(left) == len(plan.runnable) else planned
+
+
 @dataclass
 class Schedule:
     """What took longer than planned is taken from the cells that are still to come; what is over when all have run goes
@@ -45,16 +52,15 @@ class Schedule:
     left: Sequence[Cell]  # that are still to run
     clock: Clock
     spare_spent: float = 0.0  # seconds of spare cells that ran before this run was interrupted
+    within: float | None = None  # seconds that there are, where others share them; None: as many as the plan says
     _starts: dict[str, list[float]] = field(default_factory=dict)  # by launcher: how many times what was planned
 
     def __post_init__(self) -> None:
         self._began_ns, self._begun = self.clock.now_ns(), False
         self._rest = [cell for cell in self.left if cell.is_planned]
         self._pairs = sum(cell.seconds for cell in self.left if cell.pair is not None)
-        spare = max(0.0, self.plan.spare_seconds - self.spare_spent) if any(cell.spare for cell in self.left) else 0.0
-        planned = sum(cell.seconds for cell in self._rest) + self._pairs + spare
-        whole = len(self.left) == len(self.plan.runnable)
-        self._allowed = max(planned, self.plan.budget_seconds or 0.0) if whole else planned
+        needed = seconds_needed(self.plan, self.left, self.spare_spent)
+        self._allowed = needed if self.within is None else self.within
 
     def allotted(self, cell: Cell) -> Cell | None:
         """With the time that it may measure for; None: there is none left."""

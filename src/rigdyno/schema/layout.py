@@ -14,6 +14,11 @@ runs/<name>.<timestamp>/
   cells/<cell>/<node's sampler>/launcher.*   log of the command that started the node's ranks, and which of them failed
   cells/<cell>/record.json               written last: a cell without it isn't finished
 
+runs/all.<timestamp>/
+  campaign.json                          written last: which of the runs beside it belong together
+  lock
+  <suite>.<timestamp>/                   a run as above
+
 Up to schema 1 a cell's files lay side by side, with the rank in their names.
 """
 
@@ -28,6 +33,7 @@ from typing import Literal
 from rigdyno.schema.participant import SAMPLER, Participant
 
 HEAD, LOCK, CELLS, DAMAGED = "head.json", "lock", "cells", "damaged"
+CAMPAIGN = "campaign.json"
 SPEC, RECORD = "spec.json", "record.json"
 RowKind = Literal["steps", "phases", "telemetry"]
 

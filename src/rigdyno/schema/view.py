@@ -98,10 +98,28 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
     figure: Number | None = None
 
 
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
+    """A published rig, for one's own figure to stand beside."""
+
+    name: str
+    figure: Published
+
+
+class Headline(msgspec.Struct, frozen=True, kw_only=True):
+    """The one figure that stands for all others: a line of a campaign's card."""
+
+    what: str  # it is of
+    figure: Entry
+    status: Status | None = None
+    place: str = ""  # among the published ones, or why it has none
+    neighbours: tuple[Neighbour, ...] = ()  # the nearest of them
+
+
 class Presentation(msgspec.Struct, frozen=True, kw_only=True):
     """What a suite makes of its measurements."""
 
     title: str
+    headline: Headline | None = None  # None: the first figure of the tables stands for it
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()  # the first one answers the question
     standing: tuple[str, ...] = ()  # where this rig stands among the published ones
@@ -111,6 +129,7 @@ class Presentation(msgspec.Struct, frozen=True, kw_only=True):
 class View(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VIEW_VERSION
     title: str
+    headline: Headline | None = None
     rigs: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()  # said before anything else: what the figures below rest on may be wrong
     tables: tuple[Table, ...] = ()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -36,12 +36,18 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, document: Any) -> None:
+    with replaced(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(document), indent=1))
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
     """Atomic: a reader, or a crash, sees the whole file or none."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with disk_errors(path):
         try:
             with temporary.open("wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(document), indent=1))
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from rigdyno.errors import DamagedRun, RigdynoError, StoreError, UsageError
-from rigdyno.schema.layout import CELLS, DAMAGED, HEAD, LOCK, RECORD, CellFolder, RowKind
+from rigdyno.schema.layout import CAMPAIGN, CELLS, DAMAGED, HEAD, LOCK, RECORD, CellFolder, RowKind
 from rigdyno.schema.participant import Participant
 from rigdyno.schema.record import RunHead, RunRecord
 from rigdyno.schema.samples import Header, read_rows
@@ -75,38 +75,77 @@ def _place(samples: tuple[Header, NDArray[np.void]]) -> tuple[int, int]:
     return whose.rank if whose.rank is not None else -1, whose.node
 
 
-class RunFolder:
+def fresh_folder(root: Path, name: str, now: datetime) -> Path:
+    """A second one in the same second gets a number."""
+    stem = f"{name}.{now:%Y%m%d-%H%M%S}"
+    with disk_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 1000):
+        path = root / (stem if number == 1 else f"{stem}-{number}")
+        with disk_errors(path):
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+        return path
+    raise StoreError(f"can't find a free folder name for {stem} in {root}")
+
+
+class StoredFolder:
+    """A run's or a campaign's: whoever works on it keeps others off."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Held while the run is under way: a second `--resume`, and `clean`, keep off."""
+        with disk_errors(self.path):
+            descriptor = os.open(self.path / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{self.path} is being run by another rigdyno") from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise StoreError(f"can't lock {self.path}: {(error.strerror or str(error)).lower()}") from error
+            yield
+        finally:
+            os.close(descriptor)
+
+    def is_running(self) -> bool:
+        try:
+            with (self.path / LOCK).open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False  # nobody ever locked it, or it isn't ours to look at
+        return False
+
+
+class RunFolder(StoredFolder):
     @classmethod
     def create(cls, root: Path, name: str, now: datetime) -> RunFolder:
-        """A new folder; a second run in the same second gets a number."""
-        stem = f"{name}.{now:%Y%m%d-%H%M%S}"
-        with disk_errors(root):
-            root.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 1000):
-            path = root / (stem if number == 1 else f"{stem}-{number}")
-            with disk_errors(path):
-                try:
-                    path.mkdir()
-                except FileExistsError:
-                    continue
-                (path / CELLS).mkdir()
-            return cls(path)
-        raise StoreError(f"can't find a free folder name for {stem} in {root}")
+        path = fresh_folder(root, name, now)
+        with disk_errors(path):
+            (path / CELLS).mkdir()
+        return cls(path)
 
     @classmethod
     def existing(cls, path: Path) -> RunFolder:
         if not path.is_dir():
             raise UsageError(f"no run folder at {path}; `rigdyno report` shows the newest")
+        if (path / CAMPAIGN).is_file():
+            raise UsageError(f"{path} is of several suites; name one of the runs in it")
         if not (path / HEAD).is_file():
             raise UsageError(f"{path} is not a run folder: it has no {HEAD}")
         return cls(path)
-
-    @property
-    def name(self) -> str:
-        return self.path.name
 
     def write_head(self, head: RunHead) -> None:
         write_json(self.path / HEAD, head)
@@ -168,41 +207,19 @@ class RunFolder:
                 warnings.append(f"skipped: {error}")
         return found
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Held while the run is under way: a second `--resume`, and `clean`, keep off."""
-        with disk_errors(self.path):
-            descriptor = os.open(self.path / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"{self.path} is being run by another rigdyno") from None
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise StoreError(f"can't lock {self.path}: {(error.strerror or str(error)).lower()}") from error
-            yield
-        finally:
-            os.close(descriptor)
-
-    def is_running(self) -> bool:
-        try:
-            with (self.path / LOCK).open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False  # nobody ever locked it, or it isn't ours to look at
-        return False
-
 
 def read_record(path: Path) -> RunRecord:
     return converted(upgraded(read_raw(path), str(path)), RunRecord, path)
 
 
-def run_folders(root: Path) -> list[RunFolder]:
-    """Newest last."""
+def folders_with(root: Path, *marks: str) -> list[Path]:
+    """That hold one of these files, newest last."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if (path / HEAD).is_file()]
-    return [RunFolder(path) for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))]
+    found = [path for path in root.iterdir() if any((path / mark).is_file() for mark in marks)]
+    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def run_folders(root: Path) -> list[RunFolder]:
+    """Newest last; those of campaigns lie in a store of their own."""
+    return [RunFolder(path) for path in folders_with(root, HEAD)]

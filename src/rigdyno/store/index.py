@@ -10,6 +10,7 @@ import os
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from rigdyno.errors import RigdynoError
@@ -120,7 +121,7 @@ def _stamps(root: Path) -> dict[bytes, str]:
     Paths are bytes, as the disk has them: a folder's name needn't be UTF-8.
     """
     stamps = {}
-    for path in root.glob(f"*/{CELLS}/*/{RECORD}"):
+    for path in chain(root.glob(f"*/{CELLS}/*/{RECORD}"), root.glob(f"*/*/{CELLS}/*/{RECORD}")):  # runs of campaigns
         try:
             stat = path.stat()
         except FileNotFoundError:

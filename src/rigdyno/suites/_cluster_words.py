@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from rigdyno.schema.measured import JobTime, Measurement
+from rigdyno.schema.view import Headline
 from rigdyno.suites._cluster_curves import PARTS, Curve, Shown, joules_of, quality_of
 from rigdyno.suites._cluster_tables import TWO_MODELS, has_published
 from rigdyno.units import show_percent, show_scaled, show_seconds
@@ -25,6 +26,16 @@ def closing(shown: Shown) -> tuple[str, ...]:
     said = [words for curve in shown.curves for words in (gap(curve), learning(curve), energy(curve))]
     models = [f"{TWO_MODELS[0].upper()}{TWO_MODELS[1:]}."] if has_published(shown) else []
     return tuple(words for words in (*said, *models) if words is not None)
+
+
+def headline(shown: Shown) -> Headline | None:
+    """The quickest of all."""
+    timed = [(curve, each, each.job.seconds) for curve in shown.curves for each in curve.points if each.job is not None]
+    if not timed:
+        return None
+    curve, best, seconds = min(timed, key=lambda each: each[2].value)
+    what = f"{curve.name}, {best.spec.world_size} {_cards(best)}: time of the job"
+    return Headline(what=what, figure=seconds, status=best.status, place="the published jobs are other ones")
 
 
 def gap(curve: Curve) -> str | None:

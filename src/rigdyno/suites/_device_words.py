@@ -8,35 +8,65 @@ from rigdyno.analyse.limits import bytes_per_s, fits_the_cache, memory_limit
 from rigdyno.reference.published import TENSOR_ADD_SIZE, PublishedAdd, tensor_add
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
+from rigdyno.schema.view import Headline, Neighbour, Published
 from rigdyno.suites._device_tables import kind_of, of_workload, size_of, variant
-from rigdyno.units import show_number, show_percent, show_scaled
+from rigdyno.units import rate_unit, show_number, show_percent, show_scaled
 
 
 def standing(measurements: Sequence[Measurement]) -> tuple[str, ...]:
     """Where this rig stands among the published machines of its kind."""
     mine = _of_variant(measurements, "as_published")
-    rate = mine.throughput() if mine is not None else None
-    if mine is None or not isinstance(rate, Estimate):
-        return ("Not ranked among the published machines: the published variant gave no figure here.",)
+    unranked = _why_unranked(mine)
+    if mine is None or unranked is not None:
+        return (f"{unranked}.",)
+    faster, slower = _published_around(mine)
+    others, kind = len(faster) + len(slower), kind_of(mine).upper()
+    place = f"Number {len(faster) + 1} of {others + 1} beside the {others} published {kind}s"
+    around = [f"above {slower[0].device} ({show_number(slower[0].iterations_per_s)} it/s)"] if slower else []
+    around += [f"below {faster[-1].device} ({show_number(faster[-1].iterations_per_s)} it/s)"] if faster else []
+    return (f"{place}: {', '.join(around)}.",)
+
+
+def headline(measurements: Sequence[Measurement]) -> Headline | None:
+    """The published loop, which is what the published machines are ranked by."""
+    mine = _of_variant(measurements, "as_published")
+    if mine is None:
+        return None
+    what, unranked = "tensor add, as published", _why_unranked(mine)
+    if unranked is not None:
+        return Headline(what=what, figure=mine.throughput(), status=mine.status, place=unranked)
+    faster, slower = _published_around(mine)
+    number, others = len(faster) + 1, len(faster) + len(slower)
+    return Headline(
+        what=what,
+        figure=mine.throughput(),
+        status=mine.status,
+        place=f"number {number} of {others + 1} beside the {others} published {kind_of(mine).upper()}s",
+        neighbours=tuple(map(_neighbour, (*faster[-1:], *slower[:1]))),
+    )
+
+
+def _neighbour(row: PublishedAdd) -> Neighbour:
+    return Neighbour(
+        name=row.device, figure=Published(value=row.iterations_per_s, unit=rate_unit("iteration"), source=row.source)
+    )
+
+
+def _why_unranked(mine: Measurement | None) -> str | None:
+    if mine is None or not isinstance(mine.throughput(), Estimate):
+        return "Not ranked among the published machines: the published variant gave no figure here"
     if mine.status == "INVALID":
-        return ("Not ranked among the published machines: the figure is INVALID.",)
+        return "Not ranked among the published machines: the figure is INVALID"
     if size_of(mine) != TENSOR_ADD_SIZE:
-        return (f"Not ranked: the published size is {TENSOR_ADD_SIZE}, this was {size_of(mine)}.",)
-    kind = kind_of(mine)
+        return f"Not ranked: the published size is {TENSOR_ADD_SIZE}, this was {size_of(mine)}"
+    return None
+
+
+def _published_around(mine: Measurement) -> tuple[list[PublishedAdd], list[PublishedAdd]]:
+    """Those of its kind that are faster, and those that aren't, each from the fastest on."""
+    value, kind = _rate(mine) or 0.0, kind_of(mine)
     others = sorted((row for row in tensor_add() if row.kind == kind), key=lambda row: -row.iterations_per_s)
-    return (_place(rate.value, others, kind.upper()),)
-
-
-def _place(value: float, others: Sequence[PublishedAdd], kind: str) -> str:
-    faster = [row for row in others if row.iterations_per_s > value]
-    slower = [row for row in others if row.iterations_per_s <= value]
-    place = f"Number {len(faster) + 1} of {len(others) + 1} beside the {len(others)} published {kind}s"
-    around = []
-    if slower:
-        around.append(f"above {slower[0].device} ({show_number(slower[0].iterations_per_s)} it/s)")
-    if faster:
-        around.append(f"below {faster[-1].device} ({show_number(faster[-1].iterations_per_s)} it/s)")
-    return f"{place}: {', '.join(around)}."
+    return [row for row in others if row.iterations_per_s > value], [r for r in others if r.iterations_per_s <= value]
 
 
 def closing(measurements: Sequence[Measurement]) -> tuple[str, ...]:

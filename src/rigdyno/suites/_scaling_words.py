@@ -5,10 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rigdyno.analyse.shortfall import Shortfall, shortfall
+from rigdyno.reference.published import resnet50_scaling
 from rigdyno.schema.measured import Measurement
+from rigdyno.schema.view import Headline, Neighbour, Published
+from rigdyno.suites import _scaling_tables as tables
 from rigdyno.units import show_bytes, show_percent, show_scaled
 
 STRAGGLES = 1.15  # times what the others compute: processes of the same code differ by a few percent
+
+
+def headline(curve: Sequence[Measurement]) -> Headline | None:
+    """What the largest number of devices gives over one; the rate itself where there is one alone."""
+    if not curve:
+        return None
+    first, largest = curve[0], curve[-1]
+    if largest is first:
+        return Headline(what="ResNet-50 on one device", figure=first.throughput(), status=first.status)
+    what = f"ResNet-50, {largest.spec.world_size} {tables.devices_word(largest)} over one"
+    place, neighbours = _beside_published(largest.spec.world_size)
+    figure = tables.speedup(largest, first)
+    return Headline(what=what, figure=figure, status=largest.status, place=place, neighbours=neighbours)
+
+
+def _beside_published(devices: int) -> tuple[str, tuple[Neighbour, ...]]:
+    same = next((row for row in resnet50_scaling() if row.devices == devices), None)
+    if same is None:
+        return f"the published table has no row of {devices} devices", ()
+    figure = Published(value=same.speedup, unit="x", source=same.source)
+    return f"beside the published speedup of {devices} GPUs", (Neighbour(name=f"{devices} K80s", figure=figure),)
 
 
 def closing(curve: Sequence[Measurement], measurements: Sequence[Measurement]) -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from rigdyno import catalogue
 from rigdyno.contracts import SuiteRequest, Wanted
-from rigdyno.errors import UnknownName, UsageError
+from rigdyno.errors import BadValue, UnknownName, UsageError
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.spec import Budget, RunSpec, Value
 from rigdyno.schema.view import Presentation
@@ -17,11 +17,15 @@ from rigdyno.suites import _cluster_tables as tables
 from rigdyno.suites import _cluster_words as words
 from rigdyno.suites._cluster_curves import curves_of
 from rigdyno.suites.scaling import sizes, threads_of
+from rigdyno.units import show_seconds
 from rigdyno.workloads._mnist import FASHION, refusal
 
 EPOCH_STEPS = 938  # of 64 of MNIST's 60,000 images
 STEPS, REPEATS = 600, 3  # of the default job on one card, and its processes
 STEP_SECONDS = {"mnist_cnn": 0.015, "mnist_cnn_tensorflow": 0.015}  # of 64 images on a core of today, to plan by
+START_SECONDS = {"mnist_cnn": 7.0, "mnist_cnn_tensorflow": 10.0}
+IDLE_SECONDS = 15.0  # before and after
+LEAST_STEPS = 40
 PUBLISHED_STEP_SECONDS = 0.4  # of 128 images in the published TensorFlow network
 
 
@@ -52,20 +56,17 @@ class Job:
 class Cluster:
     """MNIST on 1 to N cards, in PyTorch and TensorFlow: run time, usage, power"""
 
+    excerpt: ClassVar[bool] = False
     takes: ClassVar[tuple[str, ...]] = ("cards", "framework", "beside")
     shows_idle: ClassVar[bool] = True
 
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
         if request.soak_seconds is not None:
             raise UsageError("the cluster suite has no soak; try `rigdyno run mnist_cnn --soak 10m`", key="soak")
-        repeat = request.repeat or (1 if request.full else REPEATS)  # at full length one takes long enough
-        return [
-            Wanted(_spec(request, library, job, cards, nodes), repeat, repeat)
-            for name in _asked(request.frameworks)
-            for library in [LIBRARIES[name]]
-            for job in _jobs(request, name)
-            for cards, nodes in laid_out(request)
-        ]
+        if request.full and request.budget_seconds is not None:
+            raise UsageError("the published lengths take what they take; leave out --budget or --full", key="budget")
+        repeat, request = _in_time(request)
+        return [Wanted(spec, repeat, repeat) for spec in _specs(request)]
 
     def present(self, measurements: Sequence[Measurement]) -> Presentation:
         shown = curves_of(measurements)
@@ -73,8 +74,37 @@ class Cluster:
             title="cluster: one job on 1 to N cards",
             tables=tuple(table for table in tables.all_of(shown) if table.rows),
             figures=figures.all_of(shown),
+            headline=words.headline(shown),
             closing=words.closing(shown),
         )
+
+
+def _specs(request: SuiteRequest) -> list[RunSpec]:
+    return [
+        _spec(request, LIBRARIES[name], job, cards, nodes)
+        for name in _asked(request.frameworks)
+        for job in _jobs(request, name)
+        for cards, nodes in laid_out(request)
+    ]
+
+
+def _in_time(request: SuiteRequest) -> tuple[int, SuiteRequest]:
+    """How many processes, and a job that is short enough for them: first repeats are given up, then steps."""
+    usual = request.repeat or (1 if request.full else REPEATS)  # at full length one takes long enough
+    if request.budget_seconds is None:
+        return usual, request
+    specs = _specs(request)
+    starts = sum(START_SECONDS[spec.workload] for spec in specs)
+    left = request.budget_seconds - IDLE_SECONDS
+    if usual * (starts + sum(spec.budget.seconds for spec in specs)) <= left:
+        return usual, request
+    repeat = request.repeat or 1
+    a_step = sum(STEP_SECONDS[spec.workload] / spec.world_size for spec in specs)
+    steps = min(request.steps or STEPS, int((left / repeat - starts) / a_step))
+    if steps < LEAST_STEPS:
+        need = show_seconds(IDLE_SECONDS + repeat * (starts + LEAST_STEPS * a_step))
+        raise BadValue(f"jobs of {LEAST_STEPS} steps take about {need}; try a larger --budget", key="budget")
+    return repeat, replace(request, steps=steps)
 
 
 def _asked(frameworks: Sequence[str]) -> Sequence[str]:

@@ -26,6 +26,7 @@ MATMUL_TYPES = ("float32", "bfloat16", "float16", "float64")
 class Device:
     """Tensor add in three variants, beside the machine's own limits"""
 
+    excerpt: ClassVar[bool] = False
     ranked_workload: ClassVar[str] = "tensor_add"
 
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
@@ -46,6 +47,7 @@ class Device:
         shown = (tables.adds(measurements), tables.limits(measurements))
         return Presentation(
             title="device: tensor add, and the machine's own limits",
+            headline=words.headline(measurements),
             tables=tuple(table for table in shown if table.rows),
             figures=figures(measurements),
             standing=words.standing(measurements),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rigdyno.contracts import SuiteRequest, Wanted
 from rigdyno.errors import UsageError
@@ -23,6 +24,8 @@ ADD_SECONDS, LIMIT_SECONDS = 6.0, 4.0
 class Quick:
     """This rig in a minute: what bare `rigdyno` runs"""
 
+    excerpt: ClassVar[bool] = True
+
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
         if request.full or request.soak_seconds is not None:
             instead = "`rigdyno run device` with --full or --soak"
@@ -40,6 +43,7 @@ class Quick:
     def present(self, measurements: Sequence[Measurement]) -> Presentation:
         return Presentation(
             title="This rig in a minute",
+            headline=words.headline(measurements),
             tables=(_one_table(measurements),),
             figures=figures(measurements),
             standing=words.standing(measurements),

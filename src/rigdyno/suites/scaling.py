@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rigdyno import catalogue
 from rigdyno.contracts import SuiteRequest, Wanted
@@ -29,6 +30,8 @@ EVERY_SIZE_UP_TO = 4
 class Scaling:
     """ResNet-50 on 1 to N devices, and why it falls short"""
 
+    excerpt: ClassVar[bool] = False
+
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
         if request.soak_seconds is not None:
             instead = "`rigdyno run resnet50 --ranks 2 --soak 10m`"
@@ -45,6 +48,7 @@ class Scaling:
         shown = (tables.measured(curve), tables.spent(curve), tables.link(measurements), tables.published())
         return Presentation(
             title="scaling: ResNet-50, from one device to many",
+            headline=words.headline(curve),
             tables=tuple(table for table in shown if table.rows),
             figures=figures(curve, measurements),
             closing=words.closing(curve, measurements),

@@ -14,6 +14,7 @@ from rigdyno.analyse.steady import (
     _best_split,
     _gain_of_line,
     _lasting_noise,
+    median_of,
     segment_medians,
     settled_so_far,
     steady_window,
@@ -241,3 +242,12 @@ class TestParts:
     def test_bad_durations(self, value):
         with pytest.raises(DamagedRun):
             steady_window([0.01] * 10 + [value])
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=200))
+def test_medians_are_numpy_s(values):
+    assert median_of(np.array(values)) == np.median(values)
+
+
+def test_nothing_has_no_median():
+    assert np.isnan(median_of(np.array([])))

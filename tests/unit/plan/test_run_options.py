@@ -92,7 +92,7 @@ def of_request(options):
 class TestEachIsWhereTheTableSays:
     def test_flags_of_run(self):
         given = {parameter.name: parameter for parameter in run_verb.command.params}
-        assert set(given) == {*names(FLAGS), *OF_COMMANDS, "resume"}
+        assert set(given) == {*names(FLAGS), *OF_COMMANDS, "resume", "html"}
         assert [name for name in given if name in names(FLAGS)] == names(FLAGS)
         for option in FLAGS:
             assert given[option.name].opts == [option.flag]
@@ -140,7 +140,7 @@ class TestEachIsWhereTheTableSays:
 
     def test_every_field_of_a_request_is_an_option(self):
         fields = {option.request_field for option in RUN_OPTIONS if option.of_request}
-        assert set(Request.__struct_fields__) == fields | {"text_keys", "places"}
+        assert set(Request.__struct_fields__) == fields | {"text_keys", "places", "cheap"}
 
 
 class TestEachWorksThere:

@@ -8,7 +8,6 @@ import pytest
 from rigdyno.analyse.matching import name_of
 from rigdyno.api import Run
 from rigdyno.commands._shared import exit_code
-from rigdyno.contracts import Exit, Left
 from rigdyno.errors import DamagedRun
 from rigdyno.report.progress import Silent
 from rigdyno.runner.orchestrate import Orchestrator
@@ -18,28 +17,17 @@ from rigdyno.schema.record import Completed, DeviceMemory, Failed, Skipped, Work
 from rigdyno.schema.spec import Cell, RunSpec
 from rigdyno.store.files import write_json
 from rigdyno.store.folder import RunFolder
+from scripted_sessions import Killed, ScriptedSessions
 from support import NOW, ManualClock, a_head, a_record, rows_path, write_steps
 
 MB = 10**6
 ALLOWED = 500 * MB
 
 
-class Killed(BaseException):
-    """As if the whole of Rigdyno were gone."""
-
-
-class Scripted:
-    """Sessions, session and launch in one: what a worker would leave is written at once."""
-
+class Scripted(ScriptedSessions):
     def __init__(self, memory, kill_at=None, killed_with_record=False):
+        super().__init__()
         self.memory, self.kill_at, self.killed_with_record = memory, kill_at, killed_with_record
-        self.started: list[str] = []
-
-    def of(self, cell):
-        return self
-
-    def is_lost(self, cell):
-        return False
 
     def start(self, cell, folder):
         self.started.append(cell.name)
@@ -52,12 +40,6 @@ class Scripted:
         )
         self.failed = not isinstance(outcome, Completed)
         return self
-
-    def wait(self, seconds):
-        return True
-
-    def collect(self):
-        return Left(exits=[Exit(int(self.failed), "rank0")])
 
 
 def line(value, cell):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rigdyno import api, catalogue
+from rigdyno.commands._page import Material, page_text
 from rigdyno.errors import RigdynoError
 from rigdyno.report.page import Page
 from rigdyno.report.show import run_text
@@ -32,6 +33,7 @@ SPECS = {
     "quick": RunSpec(workload="memory_bandwidth"),
     "soak": RunSpec(workload="tensor_add", budget=Budget(seconds=3.0, stop="clock")),
 }
+pytestmark = pytest.mark.usefixtures("without_drawing")
 fuzzed = settings(max_examples=25, deadline=None, derandomize=True)
 
 
@@ -74,6 +76,7 @@ def look_at(files):
             if form == "json":
                 assert msgspec.json.decode(text, type=View) == view
         assert run_text(loaded.head, loaded.cells, view, Page())
+        assert page_text([Material((loaded,))])
 
 
 def test_the_untouched_folders_give_figures():

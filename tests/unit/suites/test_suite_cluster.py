@@ -121,10 +121,22 @@ def test_the_idle_rig_is_a_part_of_it_with_and_without_a_meter():
     assert IDLE not in [cell.spec.workload for cell in planned("scaling").cells]
 
 
-def test_steps_are_the_jobs_and_a_budget_is_refused():
+def test_steps_are_the_jobs():
     assert planned(steps=90, repeat=1).cells[2].spec.budget.job_steps == 45
-    with pytest.raises(UsageError, match="try --steps"):
-        planned(budget_seconds=60.0)
+
+
+def test_a_budget_takes_repeats_first_and_then_steps():
+    found = {seconds: Cluster().cells(request(budget_seconds=seconds)) for seconds in (600.0, 90.0, 60.0)}
+    first = [cells[0] for cells in found.values()]
+    assert [(cell.repeat, cell.spec.budget.job_steps) for cell in first[:2]] == [(3, STEPS), (1, STEPS)]
+    short = found[60.0][0]
+    assert short.repeat == 1
+    assert 40 <= short.spec.budget.job_steps < STEPS
+    assert planned(budget_seconds=60.0).seconds <= 60.0
+    with pytest.raises(BadValue, match="try a larger --budget"):
+        Cluster().cells(request(budget_seconds=30.0))
+    with pytest.raises(UsageError, match="leave out --budget"):
+        Cluster().cells(request(budget_seconds=600.0, full=True))
 
 
 @pytest.mark.parametrize("changes", [{"cards": (1, 2)}, {"frameworks": ("pytorch",)}, {"beside": "runs/x"}])
@@ -218,6 +230,12 @@ def test_the_gap_is_explained_by_the_part_that_grew_most():
     assert sentence.endswith(f"Without start-up it is {10.5 / 6.45:.2f} times as fast as one.")
     slow_link = measured(2, (3.0, 0.25, 4.5, 8.0, 0.5))
     assert "waiting for the gradients of others" in shown(ALONE, slow_link).closing[0]
+
+
+def test_the_quickest_stands_for_all():
+    found = shown(ALONE, PAIR).headline
+    assert (found.what, found.figure.value) == ("PyTorch, 2 CPU ranks: time of the job", pytest.approx(15.45))
+    assert shown().headline is None
 
 
 def test_without_one_card_there_is_no_ideal():

@@ -7,7 +7,8 @@ from rigdyno.engines.dp.accounting import Epsilon, Spent, epsilon, noise_multipl
 from rigdyno.engines.dp.audit import Audit, AuditTask, audit
 from rigdyno.engines.dp.engine import PrivacyEngine
 from rigdyno.engines.dp.errors import BadSetting, MissingExtra, MixesSamples, NotFinite, PrivacyError, Unprotected
-from rigdyno.engines.dp.examine import replace_batch_norm
+from rigdyno.engines.dp.examine import validate
+from rigdyno.engines.dp.fixing import fix, replace_batch_norm
 from rigdyno.engines.dp.ledger import Ledger
 from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader, micro_batches, private_loader
 
@@ -28,8 +29,10 @@ __all__ = [
     "Unprotected",
     "audit",
     "epsilon",
+    "fix",
     "micro_batches",
     "noise_multiplier_for",
     "private_loader",
     "replace_batch_norm",
+    "validate",
 ]

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from rigdyno.engines.dp.errors import BadSetting, MissingExtra
 
@@ -28,6 +28,13 @@ MOST_TRIALS = 24  # inside a bracket; two to five do, of up to some seconds each
 MOST_STEPS = 2**53  # counts beyond it aren't whole as floats
 # Whole orders are quick, and good enough for a first guess.
 ROUGH_ORDERS = (*range(2, 64), 128, 256, 512, 1024)
+
+
+Accountant = Literal["pld", "rdp"]
+NOT_OFFERED = {
+    "prv": "'pld' is the tight accountant here: privacy loss distributions too, and never below the true value",
+    "gdp": "its central-limit approximation comes out below the true value",
+}
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,10 @@ class Epsilon:
         return f"epsilon {tight:g} ({loose:g} by RDP) at delta {self.delta:g}, to {self.adjacency}"
 
 
-def epsilon(spent: Sequence[Spent], delta: float) -> Epsilon:
-    """Of everything in `spent` together; where the loss is beyond all measure, Rényi's figure is both."""
+def epsilon(spent: Sequence[Spent], delta: float, accountant: Accountant = "pld") -> Epsilon:
+    """Of everything in `spent` together. Rényi's figure is both where it is asked for, and where the loss is beyond all
+    measure."""
+    check_accountant(accountant)
     _check_probability("delta", delta)
     if not spent:
         return Epsilon(0.0, 0.0, delta)
@@ -71,13 +80,18 @@ def epsilon(spent: Sequence[Spent], delta: float) -> Epsilon:
     if least_noise < NO_NOISE:
         return Epsilon(math.inf, math.inf, delta)
     by_rdp = float(_composed(_rdp_accountant(), spent).get_epsilon(delta))
-    if by_rdp > LARGEST_EPSILON_OF_PLD or least_noise < LEAST_NOISE_OF_PLD:
+    if accountant == "rdp" or by_rdp > LARGEST_EPSILON_OF_PLD or least_noise < LEAST_NOISE_OF_PLD:
         return Epsilon(by_rdp, by_rdp, delta)
     return Epsilon(float(_composed(_pld_accountant(), spent).get_epsilon(delta)), by_rdp, delta)
 
 
 def noise_multiplier_for(
-    target_epsilon: float, delta: float, sample_rate: float, steps: int, already: Sequence[Spent] = ()
+    target_epsilon: float,
+    delta: float,
+    sample_rate: float,
+    steps: int,
+    already: Sequence[Spent] = (),
+    accountant: Accountant = "pld",
 ) -> float:
     """The least noise, to a thousandth, with which `steps` more steps end at or below the target. The figure handed
     back was tried itself. It is never below 0.05, where there is no privacy to speak of."""
@@ -85,7 +99,7 @@ def noise_multiplier_for(
         raise BadSetting(f"the target epsilon must be a positive number: {target_epsilon!r}")
     check_sample_rate(sample_rate)
     check_count("steps", steps)
-    before = epsilon(already, delta)
+    before = epsilon(already, delta, accountant)
     if before.epsilon >= target_epsilon:
         raise BadSetting(f"nothing is left of epsilon {target_epsilon:g}: already spent is {before}")
 
@@ -94,10 +108,16 @@ def noise_multiplier_for(
         return float(_composed(_rdp_accountant(ROUGH_ORDERS), planned).get_epsilon(delta))
 
     def with_all_before(noise: float) -> float:
-        return epsilon([*already, Spent(noise, sample_rate, steps)], delta).epsilon
+        return epsilon([*already, Spent(noise, sample_rate, steps)], delta, accountant).epsilon
 
     guess = _least_noise(by_rdp_alone, target_epsilon, start=1.0)
     return _least_noise(with_all_before, target_epsilon, start=guess)
+
+
+def check_accountant(name: str) -> None:
+    if name not in get_args(Accountant):
+        reason = NOT_OFFERED.get(name, "it must be 'pld' or 'rdp'")
+        raise BadSetting(f"no accountant {name!r}: {reason}")
 
 
 def check_delta(delta: float, samples: int) -> None:

@@ -9,27 +9,32 @@ The training loop stays as it is; `engine.get_epsilon(delta=1e-5)` tells what it
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from rigdyno.engines.dp.accounting import Epsilon, check_delta, noise_multiplier_for
-from rigdyno.engines.dp.clipping import Bound, Clipping, Reduction
-from rigdyno.engines.dp.errors import BadSetting, Unprotected
+from rigdyno.engines.dp import checkpoint
+from rigdyno.engines.dp.accounting import Accountant, Epsilon, check_accountant, check_delta, noise_multiplier_for
+from rigdyno.engines.dp.bounds import Bound, Reduction, bound_of, check_positive
+from rigdyno.engines.dp.errors import BadSetting
 from rigdyno.engines.dp.examine import refuse
-from rigdyno.engines.dp.kernels import usable
 from rigdyno.engines.dp.ledger import Ledger
-from rigdyno.engines.dp.noise import Noise, noise_source
+from rigdyno.engines.dp.noise import noise_source
 from rigdyno.engines.dp.ranks import Ranks
 from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader, private_loader
-from rigdyno.engines.dp.wiring import Wiring
+from rigdyno.engines.dp.seeds import Turn
+from rigdyno.engines.dp.shuffled import ADJACENCY, ShuffledLoader, shuffled_loader
+from rigdyno.engines.dp.training import Batches, PrivateTraining
+from rigdyno.engines.dp.tray import AHEAD
 
-Batches = PoissonLoader | GivenBatches
+ClippingKind = Literal["flat", "per_layer", "adaptive"]
+Norm = float | Mapping[str, float]
 
 
 class PrivacyEngine:
@@ -42,10 +47,13 @@ class PrivacyEngine:
         ledger: Path | str | None = None,
         generator: torch.Generator | None = None,
         kernels: bool | None = None,
+        accountant: Accountant = "pld",
     ) -> None:
         """`secure`: noise and sampling from the system's cryptographic source, and nothing repeats. `ledger`: a file
         that counts over several runs. `kernels`: Numba's, none of them, or (None) as this machine allows."""
-        self.secure, self.kernels = secure, kernels
+        check_accountant(accountant)
+        self.secure, self.kernels, self.accountant = secure, kernels, accountant
+        self._adjacency: str | None = None
         self._generator = generator
         # One rank adds the noise and keeps the file; the others count along.
         self.ledger = Ledger() if ledger is None or not Ranks.here().first else Ledger.open(ledger)
@@ -59,17 +67,27 @@ class PrivacyEngine:
         optimizer: Optimizer,
         data_loader: DataLoader[Any],
         noise_multiplier: float,
-        max_grad_norm: float,
+        max_grad_norm: Norm,
         loss_reduction: Reduction = "mean",
-    ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
-        """The objects given, changed in place; only the loader is a new one, that samples by Poisson."""
-        self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
-        ranks = Ranks.here()
-        loader = private_loader(
-            data_loader, generator=self._generator, secure=self.secure, rank=ranks.rank, ranks=ranks.count
-        )
+        poisson_sampling: bool = True,
+        clipping: ClippingKind = "flat",
+        clipping_options: Mapping[str, float] | None = None,
+        noise_generator: torch.Generator | None = None,
+        batch_first: bool = True,
+        ahead: int = AHEAD,
+    ) -> tuple[nn.Module, Optimizer, PoissonLoader | ShuffledLoader]:
+        """The objects given, changed in place; only the loader is a new one, that samples by Poisson. Without
+        `poisson_sampling` it shuffles, and every epoch costs as much as one step on all samples. `clipping` per layer
+        takes one norm for all together, or one for each parameter by its name; adaptive clipping begins at the norm
+        (`clipping_options`: share, rate, count_std). `noise_generator`: in the place of the engine's, for noise.
+        `batch_first`: the samples are along the first axis of the network's inputs; if not, along the second. `ahead`:
+        how many batches a trainer may draw before it uses the one it is at."""
+        bound = bound_of(max_grad_norm, clipping, loss_reduction, clipping_options or {})
+        self._refuse(module, optimizer, noise_multiplier, loss_reduction)
+        turn = Turn(self.ledger)
+        loader = self._loader(data_loader, poisson_sampling, ahead, turn)
         self._samples = len(data_loader.dataset)  # type: ignore[arg-type]
-        self._wire(module, optimizer, loader, noise_multiplier, Bound(float(max_grad_norm), loss_reduction))
+        self._wire(module, optimizer, loader, noise_multiplier, bound, noise_generator, turn, batch_first)
         return module, optimizer, loader
 
     def make_private_with_batches(
@@ -79,29 +97,20 @@ class PrivacyEngine:
         optimizer: Optimizer,
         batches: GivenBatches,
         noise_multiplier: float,
-        max_grad_norm: float,
+        max_grad_norm: Norm,
         loss_reduction: Reduction = "mean",
+        clipping: ClippingKind = "flat",
+        clipping_options: Mapping[str, float] | None = None,
+        noise_generator: torch.Generator | None = None,
+        batch_first: bool = True,
     ) -> tuple[nn.Module, Optimizer, GivenBatches]:
         """Where the data set behind the batches isn't at hand: the step is the same, and epsilon is a bound far above
         that of Poisson batches, since nothing is known about how these were drawn."""
-        self._refuse(module, optimizer, noise_multiplier, max_grad_norm, loss_reduction)
-        self._wire(module, optimizer, batches, noise_multiplier, Bound(float(max_grad_norm), loss_reduction))
+        bound = bound_of(max_grad_norm, clipping, loss_reduction, clipping_options or {})
+        self._refuse(module, optimizer, noise_multiplier, loss_reduction)
+        turn = Turn(self.ledger)
+        self._wire(module, optimizer, batches, noise_multiplier, bound, noise_generator, turn, batch_first)
         return module, optimizer, batches
-
-    def _refuse(
-        self, module: nn.Module, optimizer: Optimizer, noise_multiplier: float, max_grad_norm: float, reduction: str
-    ) -> None:
-        _refuse_figures(noise_multiplier, max_grad_norm, reduction)
-        if self._training is not None:
-            raise BadSetting("this engine already trains a network; make another engine for another network")
-        refuse(module)
-        _refuse_optimizer(module, optimizer)
-
-    def _wire(
-        self, module: nn.Module, optimizer: Optimizer, batches: Batches, noise_multiplier: float, bound: Bound
-    ) -> None:
-        Ranks.here().start_alike(module)
-        self._training = PrivateTraining(self, module, optimizer, batches, noise_multiplier, bound)
 
     def make_private_with_epsilon(
         self,
@@ -112,15 +121,19 @@ class PrivacyEngine:
         target_epsilon: float,
         target_delta: float,
         epochs: int,
-        max_grad_norm: float,
-        loss_reduction: Reduction = "mean",
-    ) -> tuple[nn.Module, Optimizer, PoissonLoader]:
-        """With the least noise that keeps so many epochs within the target, on top of what the ledger has already."""
-        ranks = Ranks.here()
-        probe = private_loader(data_loader, rank=ranks.rank, ranks=ranks.count)
+        max_grad_norm: Norm,
+        poisson_sampling: bool = True,
+        **options: Any,
+    ) -> tuple[nn.Module, Optimizer, PoissonLoader | ShuffledLoader]:
+        """With the least noise that keeps so many epochs within the target, on top of what the ledger has already.
+        `options`: as for make_private."""
+        self.ledger.reopen()
+        probe = self._loader(data_loader, poisson_sampling)
         check_delta(target_delta, len(probe.dataset))  # type: ignore[arg-type]
+        steps = epochs * len(probe) if poisson_sampling else epochs
+        already = self.ledger.spent
         noise_multiplier = noise_multiplier_for(
-            target_epsilon, target_delta, probe.sample_rate, epochs * len(probe), self.ledger.spent
+            target_epsilon, target_delta, probe.sample_rate, steps, already, self.accountant
         )
         return self.make_private(
             module=module,
@@ -128,8 +141,88 @@ class PrivacyEngine:
             data_loader=data_loader,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
-            loss_reduction=loss_reduction,
+            poisson_sampling=poisson_sampling,
+            **options,
         )
+
+    def _refuse(self, module: nn.Module, optimizer: Optimizer, noise_multiplier: float, reduction: str) -> None:
+        check_positive("noise_multiplier", noise_multiplier)
+        if reduction not in ("mean", "sum"):
+            raise BadSetting(f"loss_reduction is {reduction!r}; it must be 'mean' or 'sum'")
+        if self._training is not None:
+            raise BadSetting("this engine already trains a network; make another engine for another network")
+        refuse(module)
+        _refuse_optimizer(module, optimizer)
+        self.ledger.reopen()
+
+    def _loader(
+        self, loader: DataLoader[Any], poisson: bool, ahead: int = AHEAD, turn: Turn | None = None
+    ) -> PoissonLoader | ShuffledLoader:
+        ranks = Ranks.here()
+        if not poisson:
+            self._adjacency = ADJACENCY
+            return shuffled_loader(loader, self._generator, ranks.count, ahead)
+        return private_loader(
+            loader,
+            generator=self._generator,
+            secure=self.secure,
+            rank=ranks.rank,
+            ranks=ranks.count,
+            ahead=ahead,
+            turn=turn,
+        )
+
+    def _wire(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        batches: Batches,
+        noise_multiplier: float,
+        bound: Bound,
+        noise_generator: torch.Generator | None,
+        turn: Turn,
+        batch_first: bool,
+    ) -> None:
+        Ranks.here().start_alike(module)
+        device = next(parameter.device for parameter in module.parameters() if parameter.requires_grad)
+        source = noise_generator if noise_generator is not None else self._generator
+        noise = noise_source(device, generator=source, secure=self.secure, kernels=self.kernels, turn=turn)
+        self._training = PrivateTraining(
+            module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels, batch_first
+        )
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Of the next step, and may be set between steps: each is counted with the noise that it had."""
+        return self._trains().noise_multiplier
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, value: float) -> None:
+        self._trains().noise_multiplier = value
+
+    @property
+    def max_grad_norm(self) -> float:
+        """Of the next step: where clipping is adaptive, it moves; else it may be set between steps."""
+        return self._trains().max_grad_norm
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: float) -> None:
+        self._trains().max_grad_norm = value
+
+    def _trains(self) -> PrivateTraining:
+        if self._training is None:
+            raise BadSetting("this engine trains no network: call make_private first")
+        return self._training
+
+    def save_checkpoint(
+        self, path: Path | str, *, module: nn.Module, optimizer: Optimizer | None = None, extra: Any = None
+    ) -> None:
+        """Network, optimizer and ledger in one file; `extra` are plain figures of your own, such as the epoch."""
+        checkpoint.save(Path(path), module, optimizer, self.ledger, extra or {})
+
+    def load_checkpoint(self, path: Path | str, *, module: nn.Module, optimizer: Optimizer | None = None) -> Any:
+        """Before or after make_private. Gives `extra` back. What was spent after the checkpoint stays counted."""
+        return checkpoint.load(Path(path), module, optimizer, self.ledger)
 
     def get_epsilon(self, delta: float) -> float:
         return self.epsilon(delta).epsilon
@@ -138,75 +231,22 @@ class PrivacyEngine:
         """With the conservative figure beside it."""
         if self._samples is not None:
             check_delta(delta, self._samples)
-        return self.ledger.epsilon(delta)
+        found = self.ledger.epsilon(delta, self.accountant)
+        return found if self._adjacency is None else replace(found, adjacency=self._adjacency)
 
     def release(self) -> None:
-        """Gives network and optimizer back as they were, with what they have learnt."""
+        """Gives network and optimizer back as they were, with what they have learnt. Others may use the ledger's file
+        then; the next make_private of this engine goes on with it."""
         if self._training is not None:
             self._training.undo()
             self._training = None
         self.ledger.close()
 
-
-class PrivateTraining:
-    """A network, its optimizer and its loader, wired together."""
-
-    def __init__(
-        self,
-        engine: PrivacyEngine,
-        network: nn.Module,
-        optimizer: Optimizer,
-        loader: Batches,
-        noise_multiplier: float,
-        bound: Bound,
-    ) -> None:
-        assert bound.norm is not None
-        self._ledger, self._loader, self._ranks = engine.ledger, loader, Ranks.here()
-        self._noise_multiplier, self._std = noise_multiplier, noise_multiplier * bound.norm
-        named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-        device = named[0][1].device
-        self._noise: Noise = noise_source(
-            device, generator=engine._generator, secure=engine.secure, kernels=engine.kernels
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise BadSetting(
+            "an engine can't be copied or pickled: two would spend what one counts; keep engine.ledger.state_dict() in "
+            "a checkpoint, or give the engine a ledger file"
         )
-        self.clipping = Clipping(named, bound, usable(engine.kernels, device), self._ranks.count)
-        self._wiring = Wiring(network, self.clipping)
-        self._hook = optimizer.register_step_pre_hook(self._before_step)
-
-    def undo(self) -> None:
-        self._hook.remove()
-        self._wiring.undo()
-        self.clipping.undo()
-
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The optimizer sees the noisy mean alone, and only after it was counted."""
-        if any(given is not None and given is not optimizer for given in (*args, *kwargs.values())):
-            raise Unprotected("step(closure) computes gradients after the noise was added; call backward before step()")
-        seen, self.clipping.seen = self.clipping.seen, 0
-        flat = self.clipping.gradients.complete()
-        self.clipping.refuse_stray()
-        self._refuse_repeated_samples(seen)
-        self._ledger.spend(self._noise_multiplier, self._loader.sample_rate)
-        factor = 1.0 / self._loader.expected_batch
-        if self._ranks.first:
-            self._noise.release_(flat, self._std, factor)
-        else:
-            flat.mul_(factor)
-        self._ranks.sum_(flat)
-
-    def _refuse_repeated_samples(self, seen: int) -> None:
-        if seen > self._loader.drawn:
-            raise Unprotected(
-                f"{seen} samples went through backward for a batch of {self._loader.drawn}: a sample that counts twice "
-                "has twice the bound; call step() once a batch, and backward once for each of its pieces"
-            )
-
-
-def _refuse_figures(noise_multiplier: float, max_grad_norm: float, reduction: str) -> None:
-    for name, figure in (("noise_multiplier", noise_multiplier), ("max_grad_norm", max_grad_norm)):
-        if not isinstance(figure, int | float) or not math.isfinite(figure) or figure <= 0:
-            raise BadSetting(f"{name} is {figure!r}; it must be a positive number")
-    if reduction not in ("mean", "sum"):
-        raise BadSetting(f"loss_reduction is {reduction!r}; it must be 'mean' or 'sum'")
 
 
 def _refuse_optimizer(network: nn.Module, optimizer: Optimizer) -> None:
@@ -223,6 +263,3 @@ def _refuse_optimizer(network: nn.Module, optimizer: Optimizer) -> None:
         raise BadSetting(
             "the optimizer holds parameters that aren't the network's: they would be trained without noise"
         )
-    kinds = {(p.dtype, p.device) for p in network.parameters() if p.requires_grad}
-    if len(kinds) > 1 or next(iter(kinds))[0] not in (torch.float32, torch.float64):
-        raise BadSetting("all trained parameters must be float32, or all float64, on one device")

@@ -1,7 +1,13 @@
-"""The parameters' gradients in one flat buffer: one sum over ranks, one pass of noise."""
+"""The parameters' gradients in one flat buffer: one sum over ranks, one pass of noise.
+
+In private training the buffer is hidden: `p.grad` is None from backward on and becomes a view of it in step(), when it
+has its noise. Nobody can read, change or release the sum before. Whoever keeps a gradient keeps it: the next sum is
+then formed in another buffer.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -12,16 +18,29 @@ from rigdyno.engines.dp.layout import channels_last
 
 
 class Gradients:
-    """`p.grad` of every parameter is a view of the buffer, so what a user clears or reads is what counts."""
+    """Plain training (`hidden` is false) has `p.grad` as a view at once, as autograd would."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        first = parameters[0]
-        for parameter in parameters:
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], hidden: bool) -> None:
+        self._names = [name for name, _ in named]
+        self._parameters = [parameter for _, parameter in named]
+        self._hidden = hidden
+        for parameter in self._parameters:
             parameter.data = channels_last(parameter.data)  # so that no step turns it around
-        self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
-        self._views = list(zip(parameters, _views(self.flat, parameters), strict=True))
-        self._place = {id(parameter): view for parameter, view in self._views}
         self._written: set[int] = set()
+        self._allocate()
+
+    def _allocate(self) -> None:
+        first = self._parameters[0]
+        count = sum(parameter.numel() for parameter in self._parameters)
+        self.flat = torch.zeros(count, dtype=first.dtype, device=first.device)
+        self._views = _views(self.flat, self._parameters)
+        self._place = {id(p): view for p, view in zip(self._parameters, self._views, strict=True)}
+        self._unkept = self._references()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters, which may change between two sums; the buffer follows with the next one."""
+        return self._parameters[0].dtype
 
     def __contains__(self, parameter: Tensor) -> bool:
         return id(parameter) in self._place
@@ -30,19 +49,61 @@ class Gradients:
         view = self._place[id(parameter)]
         contribution.add_weighed(weights, view, beta=1.0 if self._holds_a_sum(parameter, view) else 0.0)
         self._written.add(id(parameter))
-        parameter.grad = view
+        if not self._hidden:
+            parameter.grad = view
 
     def complete(self) -> Tensor:
         """All of them, flat; what was cleared, or never came, is zero, and the next sum starts anew."""
-        for parameter, view in self._views:
+        self.ready()
+        for parameter, view in zip(self._parameters, self._views, strict=True):
             if not self._holds_a_sum(parameter, view):
                 view.zero_()
-                parameter.grad = view
         self._written.clear()
         return self.flat
 
+    def publish(self) -> None:
+        """After noise. A parameter that was frozen meanwhile has no gradient."""
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.grad = view if parameter.requires_grad else None
+
+    def clear(self) -> None:
+        self._written.clear()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def set_by_others(self) -> str | None:
+        """The name of a parameter with a gradient that doesn't come from here."""
+        if not self._hidden:
+            return None
+        for name, parameter, view in zip(self._names, self._parameters, self._views, strict=True):
+            if parameter.grad is not None and parameter.grad is not view:
+                return name
+        return None
+
+    def ready(self) -> None:
+        """Before a new sum: the last step's gradients are taken back, unless somebody has kept one."""
+        if self._hidden and not self._written:
+            self._take_back()
+            if self._changed_kind() or self._references() != self._unkept:
+                self._allocate()
+
+    def _take_back(self) -> None:
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            if parameter.grad is view:
+                parameter.grad = None
+
+    def _changed_kind(self) -> bool:
+        """By .double() or .to(device). One parameter tells: torch refuses a gradient of another kind than its own."""
+        first = self._parameters[0]
+        return (first.dtype, first.device) != (self.flat.dtype, self.flat.device)
+
+    def _references(self) -> tuple[int, list[int], list[int]]:
+        """How many there are to the memory and to each view: by tensors, by Python's names, by torch itself."""
+        memory = int(torch._C._storage_Use_Count(self.flat.untyped_storage()._cdata))
+        return memory, list(map(sys.getrefcount, self._views)), [view._use_count() for view in self._views]  # type: ignore[attr-defined]
+
     def _holds_a_sum(self, parameter: Tensor, view: Tensor) -> bool:
-        return id(parameter) in self._written and parameter.grad is view
+        return id(parameter) in self._written and (self._hidden or parameter.grad is view)
 
 
 def _views(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of axes
@@ -37,6 +39,11 @@ def channels_inside(samples: int, channels: int, places: tuple[int, ...], like: 
 def rows_of(values: Tensor) -> Tensor:
     """(samples, T, channels); a view where the channels are innermost already."""
     return values.flatten(2).mT.contiguous()
+
+
+def maps_of(values: Tensor) -> NDArray[Any]:
+    """(samples, height, width, channels), for kernels; a view where the channels are innermost already."""
+    return values.detach().permute(0, 2, 3, 1).contiguous().numpy()
 
 
 def over_places(values: Tensor) -> Tensor:

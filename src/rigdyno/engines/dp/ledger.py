@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rigdyno.engines.dp.accounting import Epsilon, Spent, check_count
+from rigdyno.engines.dp.accounting import Accountant, Epsilon, Spent, check_count
 from rigdyno.engines.dp.accounting import epsilon as epsilon_of
 from rigdyno.engines.dp.errors import BadSetting
 from rigdyno.engines.dp.ledger_file import Histories, LedgerFile, as_document, parsed, short
@@ -29,6 +29,7 @@ class Ledger:
         self._own = uuid.uuid4().hex
         self._histories: Histories = {}
         self._file: LedgerFile | None = None
+        self.restarts = 0  # how often another history was taken in, or this one was forked
         self._one_at_a_time = threading.Lock()
         _LIVING.add(self)
 
@@ -38,10 +39,19 @@ class Ledger:
         waits for the disk; `close` writes the exact figure, and after a kill the whole reserve counts as spent."""
         check_count("reserve", reserve)
         ledger = cls()
-        ledger._file = LedgerFile(Path(path).resolve(), ledger._own, reserve)
-        ledger._histories = ledger._file.histories
-        weakref.finalize(ledger, ledger._file.close)
+        ledger._use(LedgerFile(Path(path).resolve(), ledger._own, reserve))
         return ledger
+
+    def reopen(self) -> None:
+        """After `close`: goes on with the file, and with what others have spent meanwhile."""
+        with self._one_at_a_time:
+            if self._file is not None and self._file.closed:
+                self._use(LedgerFile(self._file.path, self._own, self._file.reserve))
+
+    def _use(self, file: LedgerFile) -> None:
+        self._file = file
+        self._count(_joined(self._histories, file.histories))
+        weakref.finalize(self, file.close)
 
     def spend(self, noise_multiplier: float, sample_rate: float) -> None:
         """Call it before the gradient is released. Where it raises, nothing may be released."""
@@ -51,12 +61,16 @@ class Ledger:
             self._count({**self._histories, self._own: [*own[:-1], *_merged([*own[-1:], step])]})
 
     @property
+    def used(self) -> bool:
+        return bool(self._histories)
+
+    @property
     def spent(self) -> list[Spent]:
         """All histories, one after the other; equal runs next to each other are one."""
         return _merged([run for history in self._histories.values() for run in history])
 
-    def epsilon(self, delta: float) -> Epsilon:
-        return epsilon_of(self.spent, delta)
+    def epsilon(self, delta: float, accountant: Accountant = "pld") -> Epsilon:
+        return epsilon_of(self.spent, delta, accountant)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain figures, for a checkpoint."""
@@ -72,6 +86,7 @@ class Ledger:
             raise BadSetting(f"this state is no privacy ledger: {short(error)}") from error
         with self._one_at_a_time:
             self._count(_joined(self._histories, theirs))
+            self.restarts += bool(theirs)
 
     def close(self) -> None:
         """Writes the exact figure and lets others in. A ledger in memory has nothing to close."""
@@ -93,6 +108,7 @@ class Ledger:
     def _after_fork(self) -> None:
         """In the child, whose steps are a history of their own; the file stays with the parent."""
         self._own = uuid.uuid4().hex
+        self.restarts += 1
         self._one_at_a_time = threading.Lock()
         if self._file is not None:
             self._file.unlock()  # this copy of the lock: otherwise workers would hold it after their parent was killed

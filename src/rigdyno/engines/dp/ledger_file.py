@@ -29,7 +29,7 @@ class LedgerFile:
     """Holds the lock from beginning to end; `cover` returns when the disk counts at least as much."""
 
     def __init__(self, path: Path, own: str, reserve: int) -> None:
-        self.path, self._own, self._reserve = path, own, reserve
+        self.path, self._own, self.reserve = path, own, reserve
         self._on_disk: Histories | None = None  # None: a write was begun, and may have been done or not
         self._lock: int | None = _locked(path)
         try:
@@ -38,6 +38,10 @@ class LedgerFile:
         except BaseException:
             self.unlock()
             raise
+
+    @property
+    def closed(self) -> bool:
+        return self._lock is None
 
     def cover(self, histories: Histories) -> None:
         if self._lock is None:
@@ -62,7 +66,7 @@ class LedgerFile:
         if self._own not in histories:
             return histories
         *before, newest = histories[self._own]
-        ahead = dataclasses.replace(newest, steps=newest.steps + self._reserve - 1)
+        ahead = dataclasses.replace(newest, steps=newest.steps + self.reserve - 1)
         return {**histories, self._own: [*before, ahead]}
 
     def _write(self, histories: Histories) -> None:

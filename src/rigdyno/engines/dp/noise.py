@@ -21,18 +21,17 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rigdyno.engines.dp.errors import BadSetting
 from rigdyno.engines.dp.kernels import usable
-
-Key = NDArray[np.uint32]
+from rigdyno.engines.dp.seeds import Key, Turn, derived, seeded_generator
 
 DRAWS = 4
 SCALE_OF_DRAWS = 1 / math.sqrt(DRAWS)
@@ -57,14 +56,18 @@ def noise_source(
     generator: torch.Generator | None = None,
     secure: bool = False,
     kernels: bool | None = None,
+    turn: Turn | None = None,
 ) -> Noise:
     """`generator`: draws the seed, once and now; without one torch's global generator does. `kernels`: Numba's, or
-    torch alone, or (None) Numba's where they can be used."""
+    torch alone, or (None) Numba's where they can be used. `turn`: whose own noise it is."""
     if secure and generator is not None:
         raise BadSetting("noise from a generator repeats and secure noise must not: leave out one of the two")
-    if usable(kernels, device):
-        return SecureChaChaNoise() if secure else ChaChaNoise(_drawn_key(generator))
-    return SystemNoise() if secure else TorchNoise(device, _drawn_key(generator))
+    able = usable(kernels, device)
+    if secure:
+        return SecureChaChaNoise() if able else SystemNoise()
+    key = _drawn_key(generator)
+    make = ChaChaNoise if able else partial(TorchNoise, device)
+    return make(key) if turn is None else TurnsNoise(turn, lambda name: make(derived(key, "noise", name)))
 
 
 def _drawn_key(generator: torch.Generator | None) -> Key:
@@ -74,12 +77,31 @@ def _drawn_key(generator: torch.Generator | None) -> Key:
     return np.asarray(drawn.cpu().numpy(), np.uint32)
 
 
+class TurnsNoise:
+    """Of a seed, and other noise in each turn of training: what goes on from a ledger never repeats what it counts."""
+
+    def __init__(self, turn: Turn, make: Callable[[str], Noise]) -> None:
+        self._turn, self._make = turn, make
+        self._name, self._noise = turn.name(), make(turn.name())
+
+    def release_(self, buffer: Tensor, std: float, factor: float) -> None:
+        if self._name != self._turn.name():
+            self._name, self._noise = self._turn.name(), self._make(self._turn.name())
+        self._noise.release_(buffer, std, factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kind": "turns"}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to go on from: the ledger says whether anything was released before."""
+
+
 class TorchNoise:
     """For any device. The state is its generator's: whoever has it knows the noise to come and can work out that of
     before. A run that is resumed repeats what was released after the checkpoint."""
 
     def __init__(self, device: torch.device, key: Key) -> None:
-        self._generator = torch.Generator(device).manual_seed(int(key[0]) | int(key[1] >> 1) << 32)
+        self._generator = seeded_generator(key, device)
 
     def release_(self, buffer: Tensor, std: float, factor: float) -> None:
         for chunk in torch.split(_checked(buffer, std, factor), CHUNK):

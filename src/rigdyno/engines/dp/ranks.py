@@ -27,6 +27,13 @@ class Ranks:
         if self.count > 1:
             dist.all_reduce(values)
 
+    def agreed(self, name: str) -> str:
+        """The first rank's."""
+        names = [name]
+        if self.count > 1:
+            dist.broadcast_object_list(names, src=0)
+        return names[0]
+
     def start_alike(self, network: nn.Module) -> None:
         """From the first rank's parameters, buffers included."""
         if self.count > 1:

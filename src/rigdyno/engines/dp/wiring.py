@@ -2,104 +2,78 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import RemovableHandle
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
+from rigdyno.engines.dp.checks.door import Door
 from rigdyno.engines.dp.clipping import Clipping
-from rigdyno.engines.dp.errors import BadSetting
-from rigdyno.engines.dp.examine import refuse_mixing
+from rigdyno.engines.dp.forwards import own_forward
 from rigdyno.engines.dp.layers import Layer, rules
 from rigdyno.engines.dp.layers._generic import Generic
-from rigdyno.engines.dp.layers.group_norm import ACTIVATIONS
+from rigdyno.engines.dp.layers.group_norm import ACTIVATIONS, Chain
 from rigdyno.engines.dp.layers.group_norm import Rule as GroupNorm
 
 
 class Wiring:
     """Of one network; the network stays the same object, with the same names in its state dict."""
 
-    def __init__(self, network: nn.Module, clipping: Clipping) -> None:
-        self.layers = list(_layers(network, clipping))
+    def __init__(self, network: nn.Module, clipping: Clipping, batch_first: bool = True) -> None:
+        layers = list(_layers(network, clipping))
+        self._taken = [*layers, *(_chains(network, layers, clipping) if clipping.kernels else [])]
+        for layer in self._taken:
+            layer.take()
         if clipping.kernels:
-            self.layers += _taken_over(network, self.layers)
-        for layer in self.layers:
-            layer.module.forward = layer.forward
-        self._hook: RemovableHandle = network.register_forward_pre_hook(_Expect(clipping), with_kwargs=True)
+            _load(layers, clipping)
+        self._door = Door(network, clipping, layers, batch_first)
 
     def undo(self) -> None:
-        self._hook.remove()
-        for layer in self.layers:
-            del layer.module.forward
+        self._door.undo()
+        for layer in self._taken:
+            layer.give_back()
 
 
-class Silent(Layer):
-    """An activation that the layer before it has computed already."""
+def _load(layers: list[Layer], clipping: Clipping) -> None:
+    from rigdyno.engines.dp.kernels.loading import load
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs
-
-
-def _taken_over(network: nn.Module, layers: list[Layer]) -> list[Layer]:
-    """Activations right after a GroupNorm in an nn.Sequential, where nobody else uses or watches them."""
-    by_module = {id(layer.module): layer for layer in layers}
-    places = Counter(id(module) for _, module in network.named_modules(remove_duplicate=False))
-    found: list[Layer] = []
-    for chain in network.modules():
-        if isinstance(chain, nn.Sequential) and type(chain).forward is nn.Sequential.forward:
-            for norm, activation in itertools.pairwise(chain):
-                rule = by_module.get(id(norm))
-                alone = places[id(norm)] == places[id(activation)] == 1
-                if isinstance(rule, GroupNorm) and alone and _can_be_silent(activation):
-                    rule.take_over(type(activation))
-                    found.append(Silent(activation, rule.name, rule.clipping))
-    return found
+    always = ("norms", "noise") if clipping.private else ()
+    load([*always, *(name for layer in layers for name in layer.kernels())])
 
 
-def _can_be_silent(activation: nn.Module) -> bool:
-    return type(activation) in ACTIVATIONS and not activation._forward_hooks and not activation._forward_pre_hooks
-
-
-class _Expect:
-    """Tells how many samples come, at the network's door; the first that come are looked at."""
-
-    def __init__(self, clipping: Clipping) -> None:
-        self._clipping = clipping
-        self._looked = False
-
-    def __call__(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.is_grad_enabled():
-            return
-        samples = samples_of((args, kwargs))
-        if samples > 1 and not self._looked and self._clipping.private:
-            refuse_mixing(network, args, kwargs, samples)
-            self._looked = True
-        self._clipping.expect(samples)
-
-
-def samples_of(inputs: Any) -> int:
-    for leaf in tree_leaves(inputs):
-        if isinstance(leaf, Tensor) and leaf.dim():
-            return len(leaf)
-    raise BadSetting("the network was called without a tensor, so the number of samples isn't known")
+def _chains(network: nn.Module, layers: list[Layer], clipping: Clipping) -> Iterator[Layer]:
+    """Every nn.Sequential in which an activation follows a GroupNorm."""
+    norms = {id(layer.module): layer for layer in layers if isinstance(layer, GroupNorm)}
+    for name, chain in network.named_modules():
+        plain = isinstance(chain, nn.Sequential) and type(chain).forward is nn.Sequential.forward
+        if plain and own_forward(chain) is None:
+            pairs = zip(chain, [*chain][1:], strict=False)
+            mine = [norms[id(one)] for one, after in pairs if id(one) in norms and type(after) in ACTIVATIONS]
+            if mine:
+                yield Chain(chain, name, clipping, mine)
 
 
 def _layers(network: nn.Module, clipping: Clipping, name: str = "") -> Iterator[Layer]:
     """A module that nothing is trained of stays as it is; one that a rule takes is taken with its children."""
-    trained = [parameter for parameter in network.parameters() if parameter in clipping.gradients]
-    if not trained:
+    if not any(parameter in clipping.gradients for parameter in network.parameters()):
         return
-    rule = rules().get(type(network))
+    rule = rule_for(network)
     own = [parameter for parameter in network.parameters(recurse=False) if parameter in clipping.gradients]
-    if rule is not None and rule.can(network):
+    if rule is not None:
         yield rule(network, name, clipping)
-    elif own:
+    elif own or is_parametrized(network) or (own_forward(network) is not None and rules().get(type(network))):
         yield Generic(network, name, clipping)
     else:
         for child_name, child in network.named_children():
             yield from _layers(child, clipping, f"{name}.{child_name}".lstrip("."))
+
+
+def rule_for(module: nn.Module) -> type[Layer] | None:
+    """By its class, or by the one whose forward it inherits; only where its parameters are its own, and no others."""
+    kind = next((kind for kind in type(module).__mro__ if kind in rules()), None)
+    if kind is None or type(module).forward is not kind.forward or own_forward(module) is not None:
+        return None
+    rule = rules()[kind]
+    held = module._parameters.keys()
+    known = held <= rule.parameters and all(name in held for name in rule.parameters if hasattr(module, name))
+    return rule if known and not is_parametrized(module) and rule.can(module) else None

@@ -85,17 +85,25 @@ def _cells(table: Table, row: Row, page: Page) -> list[str]:
 
 def table_notes(table: Table) -> list[str]:
     """Why a figure is missing, and how the intervals were made: each once."""
+    return [*row_notes(table), *interval_methods(table)]
+
+
+def row_notes(table: Table) -> list[str]:
     notes = []
     for row in table.rows:
         prefix = f"{name}: " if (name := table.name_of(row)) else ""
         notes += [f"{prefix}{note}" for note in (*missing_reasons(row.entries), *row.notes)]
+    return notes
+
+
+def interval_methods(table: Table) -> list[str]:
     methods = dict.fromkeys(
         f"[low, high]: {_kind_of_interval(entry)}{entry.method}"
         for row in table.rows
         for entry in row.entries.values()
         if isinstance(entry, Estimate) and entry.interval is not None
     )
-    return [*notes, *methods]
+    return list(methods)
 
 
 def _kind_of_interval(entry: Estimate) -> str:

@@ -37,10 +37,12 @@ def naive_sum(gradients: list[Tensor], bound: float) -> Tensor:
     return sum((g * min(1.0, bound / float(g.norm())) for g in gradients), torch.zeros_like(gradients[0]))
 
 
-def wired(network: nn.Module, bound: float | None, kernels: bool, reduction="mean") -> tuple[nn.Module, Clipping]:
+def wired(
+    network: nn.Module, bound: float | None, kernels: bool, reduction="mean", batch_first: bool = True
+) -> tuple[nn.Module, Clipping]:
     network = copy.deepcopy(network)
     clipping = Clipping(trained(network), Bound(bound, reduction), kernels)
-    Wiring(network, clipping)
+    Wiring(network, clipping, batch_first)
     return network, clipping
 
 
@@ -59,7 +61,8 @@ def engine_sum(
     for part in range(pieces):
         rows = slice(part * len(answers) // pieces, (part + 1) * len(answers) // pieces)
         loss(network(*(given[rows] for given in inputs)), answers[rows], reduction=reduction).backward()
-    clipping.gradients.complete()
+    clipping.take()
+    clipping.gradients.publish()
     return torch.cat([parameter.grad.flatten().double() for _, parameter in trained(network)])
 
 

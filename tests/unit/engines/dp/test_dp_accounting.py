@@ -271,6 +271,25 @@ def test_bad_target(target):
         noise_multiplier_for(target, 1e-5, 0.1, 1)
 
 
+def test_the_loose_figure_alone_where_it_is_asked_for(stand_in):
+    found = epsilon([MNIST], 1e-5, accountant="rdp")
+    assert found.epsilon == found.by_rdp > 0
+    assert stand_in.pld_asked == 0
+
+
+def test_the_noise_by_the_loose_accountant_is_never_below_that_of_the_tight_one():
+    pytest.importorskip("dp_accounting")
+    tight, loose = (noise_multiplier_for(2.0, 1e-5, 1.0, 10, accountant=kind) for kind in ("pld", "rdp"))
+    assert loose > tight
+    assert rdp_epsilon([(loose, 1.0, 10)], 1e-5) == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "words"), [("gdp", "below the true value"), ("prv", "'pld'"), ("moments", "'rdp'")])
+def test_accountants_that_are_not_offered(name, words):
+    with pytest.raises(BadSetting, match=words):
+        epsilon([MNIST], 1e-5, accountant=name)
+
+
 def test_delta_against_the_number_of_samples():
     check_delta(1e-5, 60_000)
     with pytest.raises(BadSetting, match=r"delta 1e-05 is too large for 100000 samples.*try 1e-06"):

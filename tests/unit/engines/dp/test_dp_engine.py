@@ -192,14 +192,11 @@ def test_what_was_cleared_is_gone():
 
 def test_gradients_that_nobody_cleared_do_not_count_again():
     _, net, optimizer, loader = private(network(), noise_multiplier=1e-9, max_grad_norm=0.1)
-    inputs, answers = next(iter(loader))
-    moves = []
-    for _ in range(2):
+    for number, (inputs, answers) in enumerate(loader):
         start = weights(net)
         functional.cross_entropy(net(inputs), answers).backward()
         optimizer.step()
-        moves.append(float((start - weights(net)).norm()))
-    assert moves[1] <= 0.1 * len(inputs) / BATCH
+        assert float((start - weights(net)).norm()) <= 0.1 * len(inputs) / BATCH, number
 
 
 def test_a_checkpoint_rides_along():
@@ -264,16 +261,11 @@ def test_a_gradient_that_comes_only_another_way_is_refused_before_the_step():
 def test_a_sample_must_not_count_twice():
     _, net, optimizer, loader = private(network())
     inputs, answers = next(iter(loader))
-    for _ in range(2):
-        functional.cross_entropy(net(inputs), answers).backward()
+    functional.cross_entropy(net(inputs), answers).backward()
     with pytest.raises(Unprotected, match="twice"):
+        functional.cross_entropy(net(inputs), answers).backward()
+    with pytest.raises(Unprotected, match="error"):
         optimizer.step()
-
-
-def test_a_closure_is_refused():
-    _, _, optimizer, _ = private(network())
-    with pytest.raises(Unprotected, match="closure"):
-        optimizer.step(lambda: 0.0)
 
 
 def test_nan_stops_the_step_and_is_named():
@@ -401,7 +393,7 @@ def test_batches_from_elsewhere_are_guarded_alike():
     inputs, answers = data().tensors
     _, net, optimizer, batches = given(network(), [(inputs[:30], answers[:30])])
     next(iter(batches))
-    with pytest.raises(Unprotected, match="60 samples went through backward for a batch of 30"):
+    with pytest.raises(Unprotected, match=r"over 60 samples, and no drawn batch is waiting for it .waiting: 30"):
         train_step(net, optimizer, inputs[:60], answers[:60])
     with pytest.raises(BadSetting, match="noise_multiplier is 0"):
         given(network(), [], noise_multiplier=0)

@@ -98,7 +98,7 @@ def test_a_changed_rate_begins_a_new_entry():
 
 def test_epsilon_is_asked_of_all_that_was_spent(monkeypatch):
     asked = []
-    monkeypatch.setattr(ledger_module, "epsilon_of", lambda spent, delta: asked.append((spent, delta)))
+    monkeypatch.setattr(ledger_module, "epsilon_of", lambda spent, delta, accountant: asked.append((spent, delta)))
     ledger = Ledger()
     spend(ledger, 3)
     ledger.epsilon(1e-5)

@@ -364,7 +364,7 @@ def batches_of_its_own():
         ),
         (lambda: DataLoader(numbers(40), batch_size=None), "no batch size: make it with batch_size="),
         (lambda: DataLoader(numbers(40), batch_sampler=batches_of_its_own()), "not with a batch_sampler"),
-        (lambda: private_loader(DataLoader(numbers(40), batch_size=2)), "not with a batch_sampler"),
+        (lambda: private_loader(DataLoader(numbers(40), batch_size=2)), "give the ordinary loader"),
         (lambda: DataLoader(numbers(0), batch_size=2), "the dataset is empty"),
         (lambda: DataLoader(numbers(5), batch_size=6), "batches of 6 from 5 samples: take a batch size of at most 5"),
         (

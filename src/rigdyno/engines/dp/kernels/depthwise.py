@@ -9,9 +9,10 @@ import numpy as np
 from numba import prange
 
 from rigdyno.engines.dp.kernels import Array, kernel
+from rigdyno.engines.dp.kernels.norms import SUMS
 
 
-@kernel(fastmath=True)
+@kernel(fastmath=SUMS)
 def forward(maps: Array, weight: Array, out: Array, steps: Array) -> None:
     """`steps` are stride, padding and dilation, then the first living tap and the last, each down and across."""
     samples, height, width, channels = maps.shape
@@ -33,7 +34,7 @@ def forward(maps: Array, weight: Array, out: Array, steps: Array) -> None:
                             found[channel] += seen[channel] * tap[channel]
 
 
-@kernel(fastmath=True)
+@kernel(fastmath=SUMS)
 def backward(
     maps: Array, gradient: Array, weight: Array, back: Array, per_sample: Array, squared: Array, steps: Array
 ) -> None:

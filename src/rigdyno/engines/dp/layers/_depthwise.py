@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
 from rigdyno.engines.dp.contributions import Contribution, Part, PerSample
-from rigdyno.engines.dp.layers import Affine, Layer
+from rigdyno.engines.dp.layers import Affine, LayerCall
 from rigdyno.engines.dp.layers._geometry import Geometry, zero_padded
-from rigdyno.engines.dp.layout import channels_inside, over_places
+from rigdyno.engines.dp.layout import channels_inside, maps_of, over_places
 
 
 def tap_sums(geometry: Geometry, inputs: Tensor, gradient: Tensor, shape: torch.Size) -> Contribution:
@@ -44,8 +44,8 @@ def _under(geometry: Geometry, tap: tuple[int, ...], out: torch.Size) -> tuple[s
     return tuple(slices)
 
 
-def depthwise_by_kernel(layer: Layer, inputs: Tensor, geometry: Geometry, parameters: Affine) -> Tensor:
-    return _Depthwise.apply(inputs, layer.clipping.anchor, layer, geometry, parameters)  # type: ignore[no-any-return]
+def depthwise_by_kernel(call: LayerCall, inputs: Tensor, geometry: Geometry, parameters: Affine) -> Tensor:
+    return _Depthwise.apply(inputs, call.anchor, call, geometry, parameters)  # type: ignore[no-any-return]
 
 
 class _Depthwise(Function):
@@ -53,16 +53,16 @@ class _Depthwise(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer, geometry: Geometry, parameters: Affine
+        ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall, geometry: Geometry, parameters: Affine
     ) -> Tensor:
         from rigdyno.engines.dp.kernels import depthwise
 
         weight, bias = parameters
         ctx.save_for_backward(inputs)
-        ctx.layer, ctx.geometry, ctx.parameters = layer, geometry, parameters
+        ctx.call, ctx.geometry, ctx.parameters = call, geometry, parameters
         found = channels_inside(len(inputs), len(weight), geometry.out(inputs.shape[2:]), inputs)
         living = geometry.living_taps(inputs.shape[2:])
-        depthwise.forward(_maps(inputs), _taps(weight), _maps(found), _steps(geometry, living))
+        depthwise.forward(maps_of(inputs), _taps(weight), maps_of(found), _steps(geometry, living))
         return found if bias is None else found.add_(bias.view(-1, 1, 1))
 
     @staticmethod
@@ -70,22 +70,18 @@ class _Depthwise(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         from rigdyno.engines.dp.kernels import depthwise
 
-        (inputs,), (weight, bias), layer = ctx.saved_tensors, ctx.parameters, ctx.layer
+        (inputs,), (weight, bias), call = ctx.saved_tensors, ctx.parameters, ctx.call
         back = channels_inside(len(inputs), inputs.shape[1], inputs.shape[2:], inputs)
         living = ctx.geometry.living_taps(inputs.shape[2:])
         sums = inputs.new_empty(len(inputs), *(taps.stop - taps.start for taps in living), len(weight), 1)
         squared = torch.empty(len(inputs), dtype=torch.float64)
-        into = (_maps(back), sums.squeeze(-1).numpy(), squared.numpy())
-        depthwise.backward(_maps(inputs), _maps(gradient), _taps(weight), *into, _steps(ctx.geometry, living))
-        if layer.trained(weight):
-            layer.clipping.add(weight, _of_living_taps(sums, squared, living, weight.shape))
-        if bias is not None and layer.trained(bias):
-            layer.clipping.add(bias, PerSample(over_places(gradient)))
+        into = (maps_of(back), sums.squeeze(-1).numpy(), squared.numpy())
+        depthwise.backward(maps_of(inputs), maps_of(gradient), _taps(weight), *into, _steps(ctx.geometry, living))
+        if call.trained(weight):
+            call.add(weight, _of_living_taps(sums, squared, living, weight.shape))
+        if bias is not None and call.trained(bias):
+            call.add(bias, PerSample(over_places(gradient)))
         return back, None, None, None, None
-
-
-def _maps(values: Tensor) -> np.ndarray[Any, Any]:
-    return values.permute(0, 2, 3, 1).contiguous().numpy()
 
 
 def _taps(weight: Tensor) -> np.ndarray[Any, Any]:

@@ -10,12 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.func import functional_call, vjp, vmap
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
+from rigdyno.engines.dp.checks.axes import UNCLEAR, Axes, refuse_axis
 from rigdyno.engines.dp.contributions import PerSample
+from rigdyno.engines.dp.errors import MixesSamples, Unprotected
+from rigdyno.engines.dp.forwards import own_forward
 from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.passes import Pass
 
 Named = dict[str, Tensor]
+_TENSOR = object()  # stands for one
 
 
 class Generic(Layer):
@@ -23,24 +28,56 @@ class Generic(Layer):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._own = _Own(self.module)
+        self._own = _Own(self.module, own_forward(self.module))
         self._mapped: bool | None = None
         _say_once(type(self.module).__name__, self.name)
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.plain(*args, **kwargs)
+        return self.run(*args, **kwargs)
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        if self.clipping.batch == 0:
-            return self._of_nothing(*args, **kwargs)
+        self._refuse_hidden()
         leaves, form = tree_flatten((args, kwargs))
-        call = _Call(self, leaves, form)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        found = _Generic.apply(self, call, self.clipping.anchor, *tensors)
-        return tree_unflatten(list(found), call.answer_form)
+        axes = self.axes_of(args, kwargs)
+        rows = self._by_sample(tensors, axes)
+        passing = self.clipping.passing(
+            next(row for row, axis in zip(rows, axes.given, strict=True) if axis is not None)
+        )
+        if passing.samples == 0:
+            return self._of_nothing(*args, **kwargs)
+        call = _Call(self, passing, leaves, form, axes)
+        found = _Generic.apply(self, call, self.clipping.anchor, *rows)
+        return call.whole([answer.movedim(0, axis) for answer, axis in zip(found, axes.answered, strict=True)])
+
+    def _by_sample(self, tensors: list[Tensor], axes: Axes) -> list[Tensor]:
+        """Those that carry samples, with a sample a row."""
+        if tensors and all(axis is None for axis in axes.given):
+            refuse_axis(self.name, None)
+        if not tensors or UNCLEAR in axes.given or UNCLEAR in axes.answered or None in axes.answered:
+            raise MixesSamples(
+                f"{self.name} ({type(self.module).__name__}): some of what it is given or answers is neither the same "
+                "for all samples nor one part for each; give it padded batches, and let it answer sample by sample"
+            )
+        return [t if axis is None else t.movedim(axis, 0) for t, axis in zip(tensors, axes.given, strict=True)]
+
+    def _refuse_hidden(self) -> None:
+        """What a module keeps as an attribute reaches it past its arguments, and its gradient would get lost."""
+        for name, module in self.module.named_modules():
+            for key, value in (*vars(module).items(), *module._buffers.items()):
+                if isinstance(value, Tensor) and value.grad_fn is not None:
+                    raise Unprotected(
+                        f"{f'{self.name}.{name}'.strip('.')} keeps the tensor {key}, computed from parameters "
+                        "elsewhere: their gradient would get lost here; pass it as an argument, or compute it inside"
+                    )
 
     def _of_nothing(self, *args: Any, **kwargs: Any) -> Any:
         """There is nothing to map over; the anchor makes the answer one that backward accepts."""
         with torch.no_grad():
             found = self._own(*args, **kwargs)
-        return tree_map(lambda answer: answer + self.clipping.anchor, found)
+        return tree_map_only(Tensor, lambda answer: answer + self.clipping.anchor, found)
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         named = self._own.named_parameters()
@@ -62,35 +99,49 @@ class Generic(Layer):
 class _Own(nn.Module):
     """Calls the module's own forward, past the one that stands in for it."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, own: Callable[..., Any] | None) -> None:
         super().__init__()
-        self.inner = module
+        self.inner, self._theirs = module, own
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._theirs is not None:
+            return self._theirs(*args, **kwargs)
         return type(self.inner).forward(self.inner, *args, **kwargs)
 
 
 class _Call:
     """One call of the module: which arguments are tensors, and which of those have a sample a row."""
 
-    def __init__(self, layer: Generic, leaves: list[Any], form: TreeSpec) -> None:
-        self._layer, self._form = layer, form
+    def __init__(self, layer: Generic, passing: Pass, leaves: list[Any], form: TreeSpec, axes: Axes) -> None:
+        self._layer, self.passing, self._form = layer, passing, form
         self._leaves = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        batch = layer.clipping.batch
-        self.axes = tuple(0 if t.dim() and len(t) == batch else None for t in leaves if isinstance(t, Tensor))
+        self._established = axes
+        self.axes = tuple(None if axis is None else 0 for axis in axes.given)
+        for leaf, axis in zip((leaf for leaf in leaves if isinstance(leaf, Tensor)), axes.given, strict=True):
+            if axis is not None:
+                passing.check_samples(leaf.shape[axis], layer.name)
         self.random = torch.get_rng_state()
-        self.answer_form: Any = None
+        self._answer: tuple[list[Any], Any] = ([], None)
 
     def one(self, trained: Named, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The answer to one sample."""
         leaves = list(self._leaves)
-        for place, axis, tensor in zip(self._places, self.axes, tensors, strict=True):
-            leaves[place] = tensor if axis is None else tensor.unsqueeze(0)
+        for place, axis, tensor in zip(self._places, self._established.given, tensors, strict=True):
+            leaves[place] = tensor if axis is None else tensor.unsqueeze(axis)
         args, kwargs = tree_unflatten(leaves, self._form)
         own = {**self._layer.fixed(), **trained}
-        found, self.answer_form = tree_flatten(functional_call(self._layer._own, own, args, kwargs))
-        return tuple(answer.squeeze(0) for answer in found)
+        found, form = tree_flatten(functional_call(self._layer._own, own, args, kwargs))
+        self._answer = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in found], form
+        answers = [leaf for leaf in found if isinstance(leaf, Tensor)]
+        pairs = zip(answers, self._established.answered, strict=True)
+        return tuple(answer.squeeze(axis) for answer, axis in pairs)  # type: ignore[arg-type]
+
+    def whole(self, tensors: list[Tensor]) -> Any:
+        """The answer to all samples, in the form that the module gave it."""
+        leaves, form = self._answer
+        answers = iter(tensors)
+        return tree_unflatten([next(answers) if leaf is _TENSOR else leaf for leaf in leaves], form)
 
 
 class _Generic(Function):
@@ -111,7 +162,7 @@ class _Generic(Function):
             torch.set_rng_state(call.random)
             found, inputs = _pulled_back(layer, call, moving, tensors, gradients)
         for name, parameter in layer.trained_parameters().items():
-            layer.clipping.add(parameter, PerSample(found[name]))
+            call.passing.add(parameter, PerSample(found[name]))
         back: list[Tensor | None] = [None] * len(tensors)
         for number, gradient in zip(moving, inputs, strict=True):
             back[number] = gradient if call.axes[number] == 0 else gradient.sum(dim=0)

@@ -1,7 +1,8 @@
 """A convolution's gradient as a product of the patches under its kernel and the output's gradients.
 
 Patches take the kernel's size times the memory of the input, but only for the moment; and their products with the
-gradients run at the speed of plain matrix products, which the weight gradients of convolutions seldom reach.
+gradients run at the speed of plain matrix products, which the weight gradients of convolutions seldom reach. Where
+matrices are too small for that speed, a kernel of our own forms the products without writing patches down.
 """
 
 from __future__ import annotations
@@ -9,17 +10,43 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rigdyno.engines.dp.contributions import PerSample, gram_is_cheaper, inverse, put
 from rigdyno.engines.dp.layers._geometry import Geometry
+from rigdyno.engines.dp.layout import maps_of
 from rigdyno.engines.dp.norms import Norms
 
 # At once: more than this leaves the caches, and is memory that the system hands out anew each time.
 PATCH_BYTES = 8e6
 # Of one sample, from which on the convolution's own operation is used.
 MOST_PATCH_BYTES = 256e6
+# As TRAFFIC of contributions.py, for the kernel: it is quicker with small products, and sees the norms while it writes.
+TRAFFIC_OF_KERNEL = 40.0
+# The kernel sums in one chain of single precision.
+MOST_PLACES_OF_KERNEL = 1024
+
+
+def kernel_is_cheaper(geometry: Geometry, gradient: Tensor, weight: Tensor) -> bool:
+    """For the convolutions that it can do, than patches are."""
+    places, outputs, taps = gradient.shape[2:].numel(), len(weight), weight[0].numel()
+    possible = len(geometry.kernel) == 2 and geometry.groups == 1 and set(geometry.dilation) == {1}
+    large = places * places * (taps + outputs) >= TRAFFIC_OF_KERNEL * taps * outputs
+    return possible and large and places <= MOST_PLACES_OF_KERNEL
+
+
+def built_by_kernel(geometry: Geometry, inputs: Tensor, gradient: Tensor, weight: Tensor) -> PerSample:
+    from rigdyno.engines.dp.kernels import convolution
+
+    (down, across), (outputs, channels) = geometry.kernel, weight.shape[:2]
+    taps = across * channels
+    found = inputs.new_empty(len(inputs), down, *convolution.padded(taps, outputs))
+    squared = torch.empty(len(inputs), dtype=torch.float64)
+    steps = np.array([*geometry.stride, *geometry.padding, taps], dtype=np.int64)
+    convolution.weight_gradients(maps_of(inputs), maps_of(gradient), found.numpy(), squared.numpy(), steps)
+    return PerSample(found[:, :, :taps, :outputs].unflatten(2, (across, channels)), squared, order=(3, 2, 0, 1))
 
 
 class Patches:

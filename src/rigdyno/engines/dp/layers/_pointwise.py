@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from rigdyno.engines.dp.layers import Affine, Layer
+from rigdyno.engines.dp.layers import Affine, LayerCall
 from rigdyno.engines.dp.layers.linear import multiply, tell_linear
 from rigdyno.engines.dp.layout import channels_inside, rows_of
 
 
-def private_pointwise(layer: Layer, inputs: Tensor, parameters: Affine) -> Tensor:
-    return _Pointwise.apply(inputs, layer.clipping.anchor, layer, parameters)  # type: ignore[no-any-return]
+def private_pointwise(call: LayerCall, inputs: Tensor, parameters: Affine) -> Tensor:
+    return _Pointwise.apply(inputs, call.anchor, call, parameters)  # type: ignore[no-any-return]
 
 
 class _Pointwise(Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer, parameters: Affine) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall, parameters: Affine) -> Tensor:
         rows = rows_of(inputs)
         ctx.save_for_backward(rows)
-        ctx.layer, ctx.parameters = layer, parameters
+        ctx.call, ctx.parameters = call, parameters
         weight, bias = parameters
         found = channels_inside(len(inputs), len(weight), inputs.shape[2:], inputs)
         multiply(rows.flatten(0, 1), weight.flatten(1), bias, rows_of(found).flatten(0, 1))
@@ -33,7 +33,7 @@ class _Pointwise(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (rows,), (weight, _) = ctx.saved_tensors, ctx.parameters
         given = rows_of(gradient)
-        tell_linear(ctx.layer, rows, given, ctx.parameters)
+        tell_linear(ctx.call, rows, given, ctx.parameters)
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         found = channels_inside(len(rows), rows.shape[2], gradient.shape[2:], rows)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from torch import Tensor
 
 from rigdyno.engines.dp.contributions import PerSample
-from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.layers import LayerCall
 
 
-def tell_scale_and_shift(layer: Layer, normalised: Tensor, gradient: Tensor, axes: int) -> None:
+def tell_scale_and_shift(call: LayerCall, normalised: Tensor, gradient: Tensor, axes: int) -> None:
     """Both are (samples, positions ..., normalised axes ...)."""
-    weight, bias = layer.module.weight, getattr(layer.module, "bias", None)
-    if layer.trained(weight):
-        layer.clipping.add(weight, PerSample(_over_positions(normalised * gradient, axes)))
-    if layer.trained(bias):
-        layer.clipping.add(bias, PerSample(_over_positions(gradient, axes)))
+    weight, bias = call.module.weight, getattr(call.module, "bias", None)
+    if call.trained(weight):
+        call.add(weight, PerSample(_over_positions(normalised * gradient, axes)))
+    if call.trained(bias):
+        call.add(bias, PerSample(_over_positions(gradient, axes)))
 
 
 def _over_positions(values: Tensor, axes: int) -> Tensor:

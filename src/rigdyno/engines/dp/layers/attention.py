@@ -10,18 +10,36 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
+from rigdyno.engines.dp.checks.axes import tensors_in
 from rigdyno.engines.dp.contributions import Outer, Part, PerSample, as_rows
-from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.errors import MixesSamples
+from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layers.linear import private_linear
 
 
 class Rule(Layer):
     handles = (nn.MultiheadAttention,)
 
+    parameters = frozenset({"in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"})
+
     @classmethod
     def can(cls, module: nn.Module) -> bool:
         assert isinstance(module, nn.MultiheadAttention)
         return module.bias_k is None and not module.add_zero_attn
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.plain(*args, **kwargs)
+        expected = 0 if self.module.batch_first else 1
+        axes = self.axes_of(args, kwargs).given
+        known = dict(zip(map(id, tensors_in((args, kwargs))), axes, strict=False))
+        given = [*args[:3], *(kwargs[name] for name in ("query", "key", "value") if name in kwargs)]
+        if any(known.get(id(part), expected) != expected or part.dim() != 3 for part in given):
+            raise MixesSamples(
+                f"{self.name}: its inputs must have three axes, with the samples along axis {expected} (batch_first is "
+                f"{self.module.batch_first}), or else it attends across samples"
+            )
+        return self.run(*args, **kwargs)
 
     def run(
         self,
@@ -55,8 +73,8 @@ class Rule(Layer):
         return [self._part(number, given) for number, given in enumerate((query, key, value))]
 
     def _part(self, number: int, given: Tensor) -> Tensor:
-        self.clipping.check_samples(given, self.name)
-        return _Projection.apply(given, self.clipping.anchor, self, number)  # type: ignore[no-any-return]
+        call = self.call(given)
+        return _Projection.apply(given, call.anchor, call, number)  # type: ignore[no-any-return]
 
     def _heads(self, values: Tensor) -> Tensor:
         split: Tensor = values.unflatten(2, (self.module.num_heads, -1))
@@ -78,13 +96,13 @@ class _Projection(Function):
     """One of the three, where queries, keys and values aren't the same: its parameters are rows of packed ones."""
 
     @staticmethod
-    def forward(ctx: Any, given: Tensor, anchor: Tensor, layer: Layer, number: int) -> Tensor:
+    def forward(ctx: Any, given: Tensor, anchor: Tensor, call: LayerCall, number: int) -> Tensor:
         ctx.save_for_backward(given)
-        ctx.layer, ctx.number = layer, number
-        weight, first, last = _rows(layer.module, number)
-        bias = layer.module.in_proj_bias
+        ctx.call, ctx.number = call, number
+        weight, first, last = _rows(call.module, number)
+        bias = call.module.in_proj_bias
         assert bias is None or isinstance(bias, Tensor)
-        size = layer.module.embed_dim
+        size = call.module.embed_dim
         assert isinstance(size, int)
         return functional.linear(
             given, weight[first:last], None if bias is None else bias[number * size : (number + 1) * size]
@@ -93,15 +111,15 @@ class _Projection(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (given,), layer = ctx.saved_tensors, ctx.layer
-        weight, first, last = _rows(layer.module, ctx.number)
-        bias, size = layer.module.in_proj_bias, layer.module.embed_dim
+        (given,), call = ctx.saved_tensors, ctx.call
+        weight, first, last = _rows(call.module, ctx.number)
+        bias, size = call.module.in_proj_bias, call.module.embed_dim
         rows = as_rows(gradient)
-        if layer.trained(weight):
-            layer.clipping.add(weight, Part(Outer(as_rows(given), rows), [slice(first, last)], weight.shape))
-        if bias is not None and layer.trained(bias):
+        if call.trained(weight):
+            call.add(weight, Part(Outer(as_rows(given), rows), [slice(first, last)], weight.shape))
+        if bias is not None and call.trained(bias):
             begin = ctx.number * size
-            layer.clipping.add(bias, Part(PerSample(rows.sum(dim=1)), [slice(begin, begin + size)], bias.shape))
+            call.add(bias, Part(PerSample(rows.sum(dim=1)), [slice(begin, begin + size)], bias.shape))
         return gradient @ weight[first:last] if ctx.needs_input_grad[0] else None, None, None, None
 
 

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
-from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.norms import Norms
 
 
 class Rule(Layer):
     handles = (nn.Embedding,)
+    any_axis = True
 
     @classmethod
     def refuses(cls, module: nn.Module) -> str | None:
@@ -24,8 +25,8 @@ class Rule(Layer):
         return None
 
     def run(self, looked_up: Tensor) -> Tensor:
-        self.clipping.check_samples(looked_up, self.name)
-        return _Embedding.apply(looked_up, self.clipping.anchor, self)  # type: ignore[no-any-return]
+        call = self.call(looked_up)
+        return _Embedding.apply(looked_up, call.anchor, call)  # type: ignore[no-any-return]
 
 
 class Rows:
@@ -56,20 +57,21 @@ class Rows:
 
 class _Embedding(Function):
     @staticmethod
-    def forward(ctx: Any, looked_up: Tensor, anchor: Tensor, layer: Layer) -> Tensor:
-        module = layer.module
+    def forward(ctx: Any, looked_up: Tensor, anchor: Tensor, call: LayerCall) -> Tensor:
+        module = call.module
         assert isinstance(module, nn.Embedding)
         ctx.save_for_backward(looked_up)
-        ctx.layer = layer
+        ctx.call = call
         return functional.embedding(looked_up, module.weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
-        (looked_up,), module = ctx.saved_tensors, ctx.layer.module
+        (looked_up,), module = ctx.saved_tensors, ctx.call.module
         rows = looked_up.flatten(1) if looked_up.dim() > 1 else looked_up.unsqueeze(1)
         gradient = gradient.reshape(*rows.shape, gradient.shape[-1])
         if module.padding_idx is not None:
             gradient = gradient.masked_fill((rows == module.padding_idx).unsqueeze(2), 0.0)
-        ctx.layer.clipping.add(module.weight, Rows(rows, gradient, module.weight.shape))
+        if ctx.call.trained(module.weight):
+            ctx.call.add(module.weight, Rows(rows, gradient, module.weight.shape))
         return None, None, None

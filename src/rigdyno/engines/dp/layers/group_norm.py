@@ -5,65 +5,101 @@ An activation that follows it in an nn.Sequential is computed in the same pass w
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
-from rigdyno.engines.dp.contributions import PerSample
-from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.clipping import Clipping
+from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layout import channels_inside, over_places, own_layout, rows_of
-
-Sums: TypeAlias = "tuple[Tensor, Tensor | None]"  # a sample each, with their squared norms where they are known
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 1, nn.ReLU: 2}  # as kernels/group_norm.py counts them
 
 
 class Rule(Layer):
     handles = (nn.GroupNorm,)
-    after: type[nn.Module] | None = None
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            assert isinstance(self.module, nn.GroupNorm)
-            return self._activated(nn.GroupNorm.forward(self.module, inputs))
-        self.clipping.check_samples(inputs, self.name)
-        if self.kernels_fit(inputs):
-            return _Fused.apply(inputs, self.clipping.anchor, self)  # type: ignore[no-any-return]
-        return self._activated(_GroupNorm.apply(inputs, self.clipping.anchor, self))
+    def kernels(self) -> tuple[str, ...]:
+        return ("group_norm",) if self.module.affine else ()
 
-    def take_over(self, activation: type[nn.Module]) -> None:
-        self.after = activation
+    def run(self, inputs: Tensor) -> Tensor:
+        return self.run_with(inputs, None)
 
-    def _activated(self, values: Tensor) -> Tensor:
-        if self.after is nn.SiLU:
-            return functional.silu(values)
-        return functional.relu(values) if self.after is nn.ReLU else values
+    def run_with(self, inputs: Tensor, activation: type[nn.Module] | None) -> Tensor:
+        """And the activation that comes after it."""
+        if inputs.dim() == 2:
+            return self.run_with(inputs.unsqueeze(2), activation).squeeze(2)
+        call = self.call(inputs)
+        if self.kernels_fit(inputs) and self.module.affine:
+            return _Fused.apply(inputs, call.anchor, call, activation)  # type: ignore[no-any-return]
+        found = _GroupNorm.apply(inputs, call.anchor, call)
+        return (
+            found if activation is None else functional.relu(found) if activation is nn.ReLU else functional.silu(found)
+        )
+
+
+class Chain(Layer):
+    """An nn.Sequential with such pairs. Only its own forward knows that one module follows the other: a network that
+    walks over it, or slices it, calls them one by one."""
+
+    def __init__(self, module: nn.Sequential, name: str, clipping: Clipping, norms: Sequence[Rule]) -> None:
+        super().__init__(module, name, clipping)
+        self._norms = {id(norm.module): norm for norm in norms}
+
+    def forward(self, inputs: Any) -> Any:
+        modules, taken = list(self.module._modules.values()), torch.is_grad_enabled()
+        following = iter([*modules[1:], None])
+        silent = False
+        for module in modules:
+            assert module is not None
+            after = next(following)
+            if silent:
+                silent = False
+            elif taken and after is not None and self._fits(module, after, inputs):
+                inputs, silent = self._norms[id(module)].run_with(inputs, type(after)), True
+            else:
+                inputs = module(inputs)
+        return inputs
+
+    def _fits(self, norm: nn.Module, activation: nn.Module, inputs: Any) -> bool:
+        rule = self._norms.get(id(norm))
+        if rule is None or type(activation) not in ACTIVATIONS or "forward" in vars(activation):
+            return False
+        if _watched(norm) or _watched(activation):
+            return False
+        return rule.axes_of((inputs,), {}).given[0] == 0
+
+
+def _watched(module: nn.Module) -> bool:
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks)
 
 
 class _GroupNorm(Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer) -> Tensor:
-        module = layer.module
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall) -> Tensor:
+        module = call.module
         assert isinstance(module, nn.GroupNorm)
         inputs = inputs.contiguous(memory_format=own_layout(inputs))
         ctx.sizes = len(inputs), inputs.shape[1], inputs.shape[2:].numel(), module.num_groups
         known: Any = (inputs, module.weight, module.bias, *ctx.sizes, module.eps)
         found, mean, rstd = torch.native_group_norm(*known)
         ctx.save_for_backward(inputs, mean, rstd)
-        ctx.layer = layer
+        ctx.call = call
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, mean, rstd = ctx.saved_tensors
-        _tell(ctx.layer, inputs, gradient, mean, rstd)
+        _tell(ctx.call, inputs, gradient, mean, rstd)
         if not ctx.needs_input_grad[0]:
             return None, None, None
-        weight, wanted = ctx.layer.module.weight, [True, False, False]
+        weight, wanted = ctx.call.module.weight, [True, False, False]
         gradient = gradient.contiguous(memory_format=own_layout(inputs))
         found = torch.ops.aten.native_group_norm_backward(gradient, inputs, mean, rstd, weight, *ctx.sizes, wanted)
         return found[0], None, None
@@ -73,20 +109,22 @@ class _Fused(Function):
     """By our own kernel, with the activation; only the norm's input is kept, its output is computed again."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Rule) -> Tensor:
+    def forward(
+        ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall, activation: type[nn.Module] | None
+    ) -> Tensor:
         from rigdyno.engines.dp.kernels import group_norm
 
-        module = layer.module
+        module = call.module
         assert isinstance(module, nn.GroupNorm)
         rows = rows_of(inputs)
         mean, rstd = (rows.new_empty(len(rows), module.num_groups) for _ in range(2))
         found = channels_inside(len(rows), rows.shape[2], inputs.shape[2:], inputs)
-        after = 0 if layer.after is None else ACTIVATIONS[layer.after]
+        after = 0 if activation is None else ACTIVATIONS[activation]
         scale, shift = module.weight.detach().numpy(), module.bias.detach().numpy()
         out = rows_of(found).numpy()
         group_norm.forward(rows.numpy(), scale, shift, out, mean.numpy(), rstd.numpy(), module.eps, after)
         ctx.save_for_backward(rows, mean, rstd)
-        ctx.layer, ctx.after = layer, after
+        ctx.call, ctx.after = call, after
         return found
 
     @staticmethod
@@ -95,7 +133,7 @@ class _Fused(Function):
         from rigdyno.engines.dp.kernels import group_norm
 
         rows, mean, rstd = ctx.saved_tensors
-        weight, bias = ctx.layer.module.weight, ctx.layer.module.bias
+        weight, bias = ctx.call.module.weight, ctx.call.module.bias
         back = channels_inside(len(rows), rows.shape[2], gradient.shape[2:], rows)
         scales, shifts = (rows.new_empty(len(rows), rows.shape[2]) for _ in range(2))
         squared = torch.empty(2, len(rows), dtype=torch.float64)
@@ -103,19 +141,14 @@ class _Fused(Function):
         wanted = (rows_of(back), scales, shifts, squared)
         arguments: Any = [*(figure.numpy() for figure in (*known, *wanted)), ctx.after]
         group_norm.backward(*arguments)
-        _tell_sums(ctx.layer, (scales, squared[0]), (shifts, squared[1]))
-        return back, None, None
+        ctx.call.add_sums((weight, scales, squared[0]), (bias, shifts, squared[1]))
+        return back, None, None, None
 
 
-def _tell(layer: Layer, inputs: Tensor, gradient: Tensor, mean: Tensor, rstd: Tensor) -> None:
+def _tell(call: LayerCall, inputs: Tensor, gradient: Tensor, mean: Tensor, rstd: Tensor) -> None:
     """The normalised input is (x - mean) rstd, and mean and rstd are the same for a whole group of channels."""
     shifts = over_places(gradient)
     wide = inputs.shape[1] // mean.shape[1]
     mean, rstd = mean.repeat_interleave(wide, dim=1), rstd.repeat_interleave(wide, dim=1)
-    _tell_sums(layer, ((over_places(inputs * gradient) - mean * shifts) * rstd, None), (shifts, None))
-
-
-def _tell_sums(layer: Layer, scales: Sums, shifts: Sums) -> None:
-    for parameter, (sums, squared) in ((layer.module.weight, scales), (layer.module.bias, shifts)):
-        if layer.trained(parameter):
-            layer.clipping.add(parameter, PerSample(sums, squared))
+    scales = (over_places(inputs * gradient) - mean * shifts) * rstd
+    call.add_sums((call.module.weight, scales, None), (call.module.bias, shifts, None))

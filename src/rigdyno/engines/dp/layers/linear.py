@@ -10,11 +10,12 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from rigdyno.engines.dp.contributions import Outer, PerSample, as_rows
-from rigdyno.engines.dp.layers import Affine, Layer
+from rigdyno.engines.dp.layers import Affine, Layer, LayerCall
 
 
 class Rule(Layer):
     handles = (nn.Linear, NonDynamicallyQuantizableLinear)
+    any_axis = True
 
     def run(self, inputs: Tensor) -> Tensor:
         module = self.module
@@ -23,8 +24,8 @@ class Rule(Layer):
 
 
 def private_linear(layer: Layer, inputs: Tensor, parameters: Affine) -> Tensor:
-    layer.clipping.check_samples(inputs, layer.name)
-    return _Linear.apply(inputs, layer.clipping.anchor, layer, parameters)  # type: ignore[no-any-return]
+    call = layer.call(inputs)
+    return _Linear.apply(inputs, call.anchor, call, parameters)  # type: ignore[no-any-return]
 
 
 def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
@@ -35,29 +36,29 @@ def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> 
         torch.addmm(bias, rows, weight.T, out=out)
 
 
-def tell_linear(layer: Layer, inputs: Tensor, gradient: Tensor, parameters: Affine) -> None:
+def tell_linear(call: LayerCall, inputs: Tensor, gradient: Tensor, parameters: Affine) -> None:
     """Both (samples, T, features)."""
     weight, bias = parameters
-    if layer.trained(weight):
-        layer.clipping.add(weight, Outer(inputs, gradient))
-    if bias is not None and layer.trained(bias):
-        layer.clipping.add(bias, PerSample(gradient.sum(dim=1)))
+    if call.trained(weight):
+        call.add(weight, Outer(inputs, gradient))
+    if bias is not None and call.trained(bias):
+        call.add(bias, PerSample(gradient.sum(dim=1)))
 
 
 class _Linear(Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer, parameters: Affine) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall, parameters: Affine) -> Tensor:
         ctx.save_for_backward(inputs)
-        ctx.layer, ctx.parameters = layer, parameters
+        ctx.call, ctx.parameters = call, parameters
         weight, bias = parameters
         found = inputs.new_empty(*inputs.shape[:-1], len(weight))
-        multiply(inputs.flatten(0, -2), weight, bias, found.view(-1, len(weight)))
+        multiply(inputs.flatten(0, -2), weight, bias, found.flatten(0, -2))
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (inputs,) = ctx.saved_tensors
-        tell_linear(ctx.layer, as_rows(inputs), as_rows(gradient), ctx.parameters)
+        tell_linear(ctx.call, as_rows(inputs), as_rows(gradient), ctx.parameters)
         weight, _ = ctx.parameters
         return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None

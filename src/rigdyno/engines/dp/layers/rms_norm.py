@@ -8,37 +8,38 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 
-from rigdyno.engines.dp.layers import Layer
+from rigdyno.engines.dp.layers import Layer, LayerCall
 from rigdyno.engines.dp.layers._positions import tell_scale_and_shift
 
 
 class Rule(Layer):
     handles = (nn.RMSNorm,)
+    any_axis = True
 
     def run(self, inputs: Tensor) -> Tensor:
-        self.clipping.check_samples(inputs, self.name)
-        return _RMSNorm.apply(inputs, self.clipping.anchor, self)  # type: ignore[no-any-return]
+        call = self.call(inputs)
+        return _RMSNorm.apply(inputs, call.anchor, call)  # type: ignore[no-any-return]
 
 
 class _RMSNorm(Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: Layer) -> Tensor:
-        module = layer.module
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall) -> Tensor:
+        module = call.module
         assert isinstance(module, nn.RMSNorm)
         ctx.axes = tuple(range(-len(module.normalized_shape), 0))
         eps = torch.finfo(inputs.dtype).eps if module.eps is None else module.eps
         rstd = inputs.square().mean(dim=ctx.axes, keepdim=True).add_(eps).rsqrt_()
         normalised = inputs * rstd
         ctx.save_for_backward(normalised, rstd)
-        ctx.layer = layer
+        ctx.call = call
         return normalised if module.weight is None else normalised * module.weight
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         normalised, rstd = ctx.saved_tensors
-        weight = ctx.layer.module.weight
-        tell_scale_and_shift(ctx.layer, normalised, gradient, len(ctx.axes))
+        weight = ctx.call.module.weight
+        tell_scale_and_shift(ctx.call, normalised, gradient, len(ctx.axes))
         scaled = gradient if weight is None else gradient * weight
         along = (scaled * normalised).mean(dim=ctx.axes, keepdim=True)
         return (scaled - normalised * along) * rstd, None, None

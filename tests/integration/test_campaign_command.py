@@ -1,0 +1,226 @@
+"""`rigdyno run all` as a person meets it: real processes of two small suites, killed, resumed, and shown around."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from driving import cell_folders, ended, here, none_left, rigdyno, started, steps_began, until
+from rigdyno.campaign import load
+from rigdyno.schema.participant import laid_out
+from rigdyno.schema.record import Completed
+from rigdyno.schema.spec import Budget, Cell, RunSpec
+from rigdyno.store.campaign import stored_folders
+from scripted_campaign import a_plan, begun, conduct
+from support import a_stored_run
+
+PACKAGE = Path(__file__).parent / "other_framework"  # its steps take milliseconds, and no torch is loaded
+# Our own suites take a minute at least: these stand in their place, beside the helpers that reports need.
+SITE = """
+import importlib, pkgutil
+import rigdyno.suites
+for module in pkgutil.iter_modules(rigdyno.suites.__path__):
+    if module.name.startswith("_"):
+        importlib.import_module(f"rigdyno.suites.{module.name}")
+rigdyno.suites.__path__ = [SUITES]
+"""
+SUITE = '''
+"""A suite of a test."""
+from dataclasses import dataclass
+from msgspec.structs import replace
+from rigdyno.contracts import Wanted
+from rigdyno.report import generic
+from rigdyno.schema.spec import Budget, RunSpec
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A suite with little to do, for a test"""
+    excerpt = EXCERPT
+    def cells(self, request):
+        assert request.cheap
+        spec = RunSpec(workload="made_up_steps", device=request.device, budget=Budget(seconds=1.0))
+        return [Wanted(replace(spec, threads=number)) for number in CELLS]
+    def present(self, measurements):
+        return generic.presentation(measurements)
+'''
+
+
+@pytest.fixture
+def site(tmp_path):
+    suites = tmp_path / "suites"
+    suites.mkdir()
+    texts = {"early": ("False", "(1, 2)"), "late": ("False", "(3,)"), "short": ("True", "(4,)")}
+    for name, (excerpt, cells) in texts.items():
+        (suites / f"{name}.py").write_text(SUITE.replace("EXCERPT", excerpt).replace("CELLS", cells))
+    (suites / "unable.py").write_text(SUITE.replace("EXCERPT", "False").replace("CELLS", "()"))
+    (tmp_path / "sitecustomize.py").write_text(SITE.replace("SUITES", repr(str(suites))))
+    source = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path), str(PACKAGE), source)))}
+
+
+def test_it_is_planned_killed_resumed_and_shown(site, tmp_path):
+    command = ("run", "all", "--device", "dream", "--budget", "14s")
+    planned = rigdyno(*command, "--dry-run", cwd=tmp_path, **site)
+    assert planned.returncode == 0, planned.stderr
+    assert "Plan: 2 suites in 14 s (--budget)" in planned.stdout
+    assert "not run: unable: it has nothing to run" in planned.stdout
+    assert "short" not in planned.stdout
+    assert not (tmp_path / "runs").exists()
+
+    process = started(*command, cwd=tmp_path, **site)
+    until(lambda: (tmp_path / "runs").exists(), "it had begun")
+    until(lambda: steps_began(next((tmp_path / "runs").glob("all.*")), cell=1, rows=20), "the second cell was stepping")
+    process.kill()
+    ended(process)
+    [folder] = stored_folders(tmp_path / "runs")
+    for cell in cell_folders(folder.path):
+        none_left(cell)
+
+    resumed = rigdyno("run", "--resume", str(folder.path), "--html", "page.html", cwd=tmp_path, **site)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [line.partition("]")[0] for line in resumed.stderr.splitlines()] == ["[early 2/2", "[late 1/1"]
+    assert "Every suite in a line" in resumed.stdout
+    assert f"rigdynoshare{folder.path}" in "".join(resumed.stdout.split())
+    assert "<title" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    outcomes = [record.outcome for run in load(folder.path).runs.values() for record in run.records]
+    assert all(isinstance(outcome, Completed) for outcome in outcomes)
+    assert len(outcomes) == 3
+
+    exported = rigdyno("export", "--to", "sqlite", "--out", "all.db", cwd=tmp_path, **site)
+    assert exported.returncode == 0, exported.stderr
+    with closing(sqlite3.connect(tmp_path / "all.db")) as database:
+        assert database.execute("select count(*) from runs").fetchone() == (2,)
+        assert database.execute("select count(*) from steps").fetchone()[0] > 100
+
+
+class TestWithStoredCampaigns:
+    """Of scripted processes: what only reads and answers."""
+
+    @pytest.fixture
+    def campaign(self, tmp_path):
+        found = begun(tmp_path / "runs", a_plan("device"), a_plan("scaling"), left_out=[("privacy", "no opacus")])
+        conduct(found)
+        return found
+
+    def test_report_begins_with_the_card_and_has_every_suite(self, campaign, tmp_path):
+        done = here("report", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("All suites\n")
+        assert "no opacus" in done.stdout
+        titles = [view["title"] for view in json.loads(here("report", "--format", "json", cwd=tmp_path).stdout)]
+        assert titles[0] == "All suites"
+        assert len(titles) == 3
+        assert "6.1" in here("report", "--column", "kernel", cwd=tmp_path).stdout
+        header, *lines = here("report", "--format", "csv", cwd=tmp_path).stdout.splitlines()
+        assert header.startswith("run,table,row")
+        assert lines
+
+    def test_show_tells_all_of_each_suite(self, campaign, tmp_path):
+        done = here("show", campaign.folder.name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("The rig and its environment") == 2
+
+    def test_a_run_of_it_is_found_by_its_name(self, campaign, tmp_path):
+        done = here("report", campaign.runs["device"].folder.name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("device: ")
+
+    def test_clean_keeps_it_as_a_whole_or_deletes_it_as_a_whole(self, campaign, tmp_path):
+        begun(tmp_path / "runs", a_plan("device"))
+        with begun(tmp_path / "runs", a_plan("device")).folder.locked():
+            done = here("clean", "--yes", cwd=tmp_path)
+        assert done.stdout.endswith("deleted 1 run\n")
+        assert len(stored_folders(tmp_path / "runs")) == 2
+        assert list(load(campaign.folder.path).runs) == ["device", "scaling"]
+        here("clean", "--all", "--yes", cwd=tmp_path)
+        assert stored_folders(tmp_path / "runs") == []
+
+    def test_clean_keeps_off_while_one_of_its_runs_is_under_way(self, campaign, tmp_path):
+        with campaign.runs["device"].folder.locked():
+            assert here("clean", "--all", "--yes", cwd=tmp_path).stdout == "nothing to delete\n"
+
+    def test_two_campaigns_are_compared_suite_by_suite(self, campaign, tmp_path):
+        other = begun(tmp_path / "runs", a_plan("scaling"))
+        conduct(other)
+        done = here("compare", str(campaign.folder.path), str(other.folder.path), cwd=tmp_path)
+        assert done.stdout.startswith("Two stored runs\n")
+        assert f"baseline: {campaign.folder.name}: scaling." in " ".join(done.stdout.split())
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("tensor_add") >= 2
+
+    def test_what_has_nothing_in_common_is_not_compared(self, campaign, tmp_path):
+        done = here("compare", campaign.folder.name, str(a_stored_run(tmp_path / "runs")), cwd=tmp_path)
+        assert done.returncode == 2
+        assert "have no suite in common" in done.stderr
+
+    def test_resumed_a_suite_that_can_no_longer_run_does_not_take_the_others_along(self, tmp_path):
+        gone = RunSpec(workload="no_longer_there", budget=Budget(seconds=1.0))
+        cells = (Cell(name="01-gone", spec=gone, seconds=2.0, participants=laid_out(1, 1, "cpu")),)
+        campaign = begun(tmp_path / "runs", a_plan("device"), a_plan("scaling", cells=1))
+        conduct(campaign)
+        run = campaign.runs["scaling"]
+        run.folder.write_head(replace(run.head, plan=replace(run.head.plan, cells=cells)))
+        done = here("run", "--resume", str(campaign.folder.path), cwd=tmp_path)
+        assert done.returncode == 1
+        assert "scaling: no workload named 'no_longer_there'" in " ".join(done.stdout.split())
+        assert "device " in done.stdout
+
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    def test_share_writes_a_picture(self, campaign, tmp_path, theme):
+        pytest.importorskip("vl_convert")
+        done = here("share", "--out", "card.png", "--theme", theme, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "Wrote card.png.\n")
+        picture = (tmp_path / "card.png").read_bytes()
+        assert (int.from_bytes(picture[16:20], "big"), int.from_bytes(picture[20:24], "big")) == (1200, 630)
+
+    def test_without_the_extra_one_line_names_the_command_and_svg_needs_none(self, campaign, tmp_path, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        done = here("share", "--out", "card.png", cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert "pip install 'rigdyno[figures]'" in done.stderr
+        assert here("share", "--out", "card.svg", cwd=tmp_path).returncode == 0
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("share", "--out", "card.gif"), "takes a .png or an .svg file"),
+            (("share", "nothing", "--out", "card.svg"), "no run folder at"),
+            (("share", "--out", "missing/card.svg"), "can't write missing/card.svg"),
+            (("run", "all", "--set", "size=4"), "--set is not for all suites at once"),
+            (("run", "all", "--budget", "1s"), "a budget of 1.0 s is too short"),
+            (("run", "--resume", "CAMPAIGN", "--budget", "1m"), "leave out --budget"),
+            (("run", "--resume", "CAMPAIGN", "--dry-run"), "--dry-run shows a new plan"),
+            (("forecast", "CAMPAIGN"), "name one of the runs in it"),
+        ],
+    )
+    def test_what_is_wrong_is_one_line(self, campaign, tmp_path, arguments, words):
+        given = [str(campaign.folder.path) if word == "CAMPAIGN" else word for word in arguments]
+        done = here(*given, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert words in done.stderr
+
+    def test_a_hostile_label_is_text_everywhere(self, tmp_path):
+        label = "<img src=x onerror=alert(1)> [bold]x[/bold] | \\"
+        plan = a_plan("device", label=label)
+        conduct(begun(tmp_path / "runs", plan, label=label))
+        assert "<img src=x" in here("report", cwd=tmp_path).stdout
+        here("report", "--html", "page.html", cwd=tmp_path)
+        assert "<img src=x" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+        here("share", "--out", "card.svg", cwd=tmp_path)
+        assert "<img" not in (tmp_path / "card.svg").read_text(encoding="utf-8")
+
+
+def test_all_suites_are_no_argument_of_python():
+    from rigdyno import run
+    from rigdyno.errors import UsageError
+
+    with pytest.raises(UsageError, match="`rigdyno run all`"):
+        run("all")

@@ -1,0 +1,99 @@
+"""Private training in a loop that isn't ours: Lightning's trainer hands the optimizer a closure, and reads ahead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from rigdyno.engines.dp import PrivacyEngine
+
+lightning = pytest.importorskip("pytorch_lightning")
+
+SAMPLES, BATCH, EPOCHS = 200, 20, 4
+
+
+def data() -> TensorDataset:
+    chance = torch.Generator().manual_seed(0)
+    inputs = torch.randn(SAMPLES, 6, generator=chance)
+    return TensorDataset(inputs, inputs[:, :3].argmax(dim=1))
+
+
+class Classifier(lightning.LightningModule):
+    def __init__(self, by_hand: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.5)
+        self.automatic_optimization = not by_hand
+
+    def training_step(self, batch, number):
+        inputs, answers = batch
+        loss = functional.cross_entropy(self.network(inputs), answers, reduction="mean")
+        if not self.automatic_optimization:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
+
+    def validation_step(self, batch, number):
+        inputs, answers = batch
+        self.log("accuracy", (self.network(inputs).argmax(dim=1) == answers).float().mean())
+
+    def configure_optimizers(self):
+        return self.optimizer
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_the_trainer_trains_privately(by_hand, tmp_path):
+    module = Classifier(by_hand)
+    engine = PrivacyEngine(generator=torch.Generator().manual_seed(1))
+    _, _, loader = engine.make_private(
+        module=module.network,
+        optimizer=module.optimizer,
+        data_loader=DataLoader(data(), batch_size=BATCH),
+        noise_multiplier=0.8,
+        max_grad_norm=1.0,
+    )
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(module, loader, DataLoader(data(), batch_size=50))
+    assert sum(run.steps for run in engine.ledger.spent) >= EPOCHS * SAMPLES // BATCH
+    assert float(trainer.callback_metrics["accuracy"]) > 0.6
+
+
+def test_its_own_clipping_of_gradients_finds_none(tmp_path):
+    """It comes between backward and step, where the sum is hidden: what is released isn't touched by it."""
+    module = Classifier(by_hand=False)
+    engine = PrivacyEngine(generator=torch.Generator().manual_seed(1))
+    _, _, loader = engine.make_private(
+        module=module.network,
+        optimizer=module.optimizer,
+        data_loader=DataLoader(data(), batch_size=BATCH),
+        noise_multiplier=0.8,
+        max_grad_norm=1.0,
+    )
+    trainer = lightning.Trainer(
+        max_steps=3,
+        gradient_clip_val=1e-6,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    start = module.network[0].weight.detach().clone()
+    trainer.fit(module, loader)
+    assert float((module.network[0].weight - start).norm()) > 1e-3

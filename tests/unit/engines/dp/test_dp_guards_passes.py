@@ -1,0 +1,335 @@
+"""Pass state lives in the pass: whatever forwards, checkpoints, errors and threads come in between, each sample is
+weighed once, over all of its gradient."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+
+import pytest
+import torch
+from dp_guarded import BOUND, CLASSES, FEATURES, Guarded, batch, same, weights
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from rigdyno.engines.dp import MixesSamples, NotFinite, Unprotected, micro_batches
+
+
+def test_a_graph_that_is_kept_is_run_backwards_once():
+    guarded = Guarded()
+    loss = guarded.loss(guarded.draw())
+    loss.backward(retain_graph=True)
+    with pytest.raises(Unprotected, match="second time"):
+        loss.backward()
+    guarded.optimizer.step()
+    assert float(guarded.released().norm()) <= BOUND * 8
+
+
+def test_a_part_of_the_batch_twice_is_refused():
+    """Half of the rows run backwards twice are as many samples as were drawn, and each counts for two."""
+    guarded = Guarded()
+    inputs, answers = guarded.draw()
+    loss = functional.cross_entropy(guarded.net(inputs[:4]), answers[:4])
+    loss.backward(retain_graph=True)
+    with pytest.raises(Unprotected, match="second time"):
+        loss.backward()
+
+
+def test_two_losses_of_one_forward_are_added_up_or_refused():
+    guarded = Guarded()
+    inputs, answers = guarded.draw()
+    found = guarded.net(inputs)
+    functional.cross_entropy(found, answers).backward(retain_graph=True)
+    with pytest.raises(Unprotected, match="add up the losses"):
+        found.square().mean().backward()
+
+
+@pytest.mark.parametrize("samples", [3, 8])
+def test_a_forward_for_a_log_before_backward_changes_nothing(samples):
+    guarded = Guarded()
+    drawn = guarded.draw()
+    loss = guarded.loss(drawn)
+    guarded.net(batch(samples, seed=9)[0])
+    loss.backward()
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected(drawn))
+
+
+class Blocks(nn.Module):
+    """Checkpoints inside; `nested` puts one into another, so that no layer is called in the outer one."""
+
+    def __init__(self, reentrant: bool, nested: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(FEATURES, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, CLASSES)
+        self.reentrant, self.nested = reentrant, nested
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = values.clone().requires_grad_()
+        for layer in (self.first, self.second):
+            values = torch.tanh(self._again(layer, values))
+        return self._again(self.head, values)
+
+    def _again(self, layer: nn.Module, values: Tensor) -> Tensor:
+        def inner(given: Tensor) -> Tensor:
+            return checkpoint(layer, given, use_reentrant=self.reentrant)
+
+        return checkpoint(inner if self.nested else layer, values, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_inside_the_network(reentrant, nested):
+    guarded = Guarded(net=Blocks(reentrant, nested))
+    guarded.before.reentrant = False  # autograd.grad, by which the definition is computed, knows no others
+    drawn = guarded.draw()
+    loss = guarded.loss(drawn)
+    guarded.net(batch(seed=9)[0])  # what is run again belongs to the pass that is run backwards, not to this one
+    loss.backward()
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected(drawn))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_around_the_network(reentrant):
+    guarded = Guarded()
+    inputs, answers = drawn = guarded.draw()
+    found = checkpoint(guarded.net, inputs.clone().requires_grad_(), use_reentrant=reentrant)
+    guarded.net(batch(seed=9)[0])
+    functional.cross_entropy(found, answers).backward()
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected(drawn))
+
+
+def test_parts_that_are_called_one_by_one_are_one_pass():
+    """Apart, a sample would be clipped once for each part."""
+    guarded = Guarded()
+    inputs, answers = drawn = guarded.draw()
+    hidden = torch.relu(guarded.net[0](inputs))
+    guarded.net[0](batch(5, seed=9)[0])  # a log, of other samples
+    functional.cross_entropy(guarded.net[2](hidden), answers).backward()
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected(drawn))
+
+
+def test_parts_that_are_called_one_by_one_over_several_batches():
+    guarded = Guarded()
+    for _ in range(3):
+        inputs, answers = guarded.draw()
+        guarded.net[2](torch.relu(guarded.net[0](inputs)))  # a log
+        functional.cross_entropy(guarded.net[2](torch.relu(guarded.net[0](inputs))), answers).backward()
+        guarded.optimizer.step()
+        guarded.optimizer.zero_grad()
+    assert guarded.steps() == 3
+
+
+def test_the_forward_of_the_network_called_past_its_hooks():
+    guarded = Guarded()
+    inputs, answers = drawn = guarded.draw()
+    functional.cross_entropy(guarded.net.forward(inputs), answers).backward()
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected(drawn))
+
+
+def test_a_network_called_twice_for_each_sample_is_refused():
+    guarded = Guarded()
+    inputs, answers = guarded.draw()
+    with pytest.raises(Unprotected, match="forward makes both calls"):
+        functional.cross_entropy(guarded.net(inputs) - guarded.net(inputs * 2), answers).backward()
+
+
+def test_outputs_of_an_earlier_batch_in_the_loss():
+    guarded = Guarded()
+    inputs, _ = guarded.draw()
+    kept = guarded.net(inputs)
+    drawn = guarded.draw()
+    with pytest.raises(Unprotected, match="this batch is over"):
+        (guarded.loss(drawn) + kept.square().mean()).backward()
+    with pytest.raises(Unprotected):
+        guarded.optimizer.step()
+
+
+def test_a_loss_on_part_of_the_outputs():
+    guarded = Guarded()
+    inputs, answers = guarded.draw()
+    (functional.cross_entropy(guarded.net(inputs)[:3], answers[:3]) * 3 / 8).backward()
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected((inputs[:3], answers[:3])))
+
+
+def test_gradients_of_inputs_leave_the_parameters_alone():
+    """torch.autograd.grad and backward(inputs=...), for a saliency map, say."""
+    guarded = Guarded()
+    inputs, answers = guarded.draw()
+    looked_at = inputs.clone().requires_grad_()
+    loss = functional.cross_entropy(guarded.net(looked_at), answers)
+    torch.autograd.grad(loss, looked_at, retain_graph=True)
+    loss.backward(inputs=[looked_at], retain_graph=True)
+    loss.backward()
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected((inputs, answers)))
+
+
+def test_gradients_of_parameters_can_t_be_asked_for():
+    guarded = Guarded()
+    loss = guarded.loss(guarded.draw())
+    with pytest.raises(RuntimeError, match="not have been used"):
+        torch.autograd.grad(loss, list(guarded.net.parameters()))
+    assert torch.autograd.grad(guarded.loss(guarded.draw()), guarded.net[0].weight, allow_unused=True) == (None,)
+
+
+def test_backward_for_some_parameters_releases_nothing_of_them():
+    guarded = Guarded()
+    guarded.loss(guarded.draw()).backward(inputs=[guarded.net[0].weight])
+    guarded.optimizer.step()
+    assert same(guarded.released(), torch.zeros(()).expand(len(guarded.start)))
+
+
+def test_a_second_derivative_is_refused():
+    guarded = Guarded()
+    inputs, _ = guarded.draw()
+    looked_at = inputs.clone().requires_grad_()
+    with pytest.raises(Unprotected, match="second derivatives"):
+        torch.autograd.grad(guarded.net(looked_at).sum(), looked_at, create_graph=True)
+    guarded.optimizer.step()
+    assert same(guarded.released(), torch.zeros(()).expand(len(guarded.start)))
+
+
+def test_an_error_in_the_middle_of_backward():
+    guarded = Guarded()
+    drawn = guarded.draw()
+    hidden = guarded.net[0](drawn[0])
+
+    def fail(gradient: Tensor) -> None:
+        raise KeyError("a hook of the user's")
+
+    hidden.register_hook(fail)
+    with pytest.raises(KeyError):
+        functional.cross_entropy(guarded.net[2](torch.relu(hidden)), drawn[1]).backward()
+    with pytest.raises(Unprotected, match="ended in an error"):
+        guarded.optimizer.step()
+    guarded.step(drawn)  # zero_grad, and the same batch anew
+    assert same(guarded.released(), guarded.expected(drawn))
+
+
+def test_an_error_in_backward_spoils_the_pieces_before_it():
+    guarded = Guarded()
+    inputs, answers = guarded.draw()
+    functional.cross_entropy(guarded.net(inputs[:4]), answers[:4]).backward()
+    with pytest.raises(NotFinite):
+        functional.cross_entropy(guarded.net(inputs[4:]) * float("nan"), answers[4:]).backward()
+    with pytest.raises(Unprotected, match="ended in an error"):
+        guarded.optimizer.step()
+
+
+def test_an_error_in_forward_leaves_nothing_behind():
+    guarded = Guarded()
+    drawn = guarded.draw()
+    with pytest.raises((MixesSamples, RuntimeError)):
+        guarded.net(torch.zeros(8, FEATURES + 1))
+    guarded.step(drawn)
+    assert same(guarded.released(), guarded.expected(drawn))
+
+
+def test_a_hook_on_the_output_s_gradient_is_before_clipping():
+    guarded = Guarded()
+    inputs, answers = guarded.draw()
+    found = guarded.net(inputs)
+    found.register_hook(lambda gradient: gradient * 1e6)
+    functional.cross_entropy(found, answers).backward()
+    guarded.optimizer.step()
+    assert float(guarded.released().norm()) <= BOUND * len(inputs)
+
+
+def test_weights_changed_between_forward_and_backward_are_still_clipped():
+    guarded = Guarded()
+    loss = guarded.loss(guarded.draw())
+    for parameter in guarded.net.parameters():
+        parameter.data.mul_(100)
+    guarded.start = weights(guarded.net)
+    loss.backward()
+    guarded.optimizer.step()
+    assert 0 < float(guarded.released().norm()) <= BOUND * 8
+
+
+def test_a_pass_in_eval_mode_with_gradients_on():
+    guarded = Guarded()
+    drawn = guarded.draw()
+    guarded.net.eval()
+    guarded.net(batch(20, seed=9)[0])
+    guarded.net.train()
+    guarded.step(drawn)
+    assert same(guarded.released(), guarded.expected(drawn))
+
+
+def test_threads_have_passes_of_their_own():
+    """One evaluates in a loop, with gradients on, while the other trains."""
+    guarded = Guarded()
+    drawn, going = guarded.draw(), threading.Event()
+    stop = threading.Event()
+
+    def evaluate() -> None:
+        while not stop.is_set():
+            guarded.net(batch(5, seed=9)[0])
+            going.set()
+
+    other = threading.Thread(target=evaluate)
+    other.start()
+    assert going.wait(60)
+    try:
+        guarded.step(drawn)
+    finally:
+        stop.set()
+        other.join(60)
+    assert same(guarded.released(), guarded.expected(drawn))
+
+
+def test_pieces_in_two_threads():
+    guarded = Guarded()
+    inputs, answers = drawn = guarded.draw()
+    pieces = micro_batches(drawn, 4)
+    threads = [threading.Thread(target=lambda piece=piece: guarded.loss(piece).backward()) for piece in pieces]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected((inputs, answers)))
+
+
+class SequenceFirst(nn.Module):
+    """Inside, samples are along the second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, inputs, scale: float = 1.0):
+        return self.second(self.first(inputs.transpose(0, 1)).tanh().transpose(0, 1)).mean(dim=1) * scale
+
+
+def test_a_call_of_forward_is_a_call_of_the_network():
+    """A sequence as long as the batch is large: layer by layer, the time steps would be clipped."""
+    torch.manual_seed(0)
+    drawn = torch.randn(5, 5, FEATURES) * 3, torch.randint(CLASSES, (5,))
+    guarded = Guarded([drawn], net=SequenceFirst())
+    inputs, answers = guarded.draw()
+    functional.cross_entropy(guarded.net.forward(inputs), answers).backward()
+    guarded.optimizer.step()
+    assert same(guarded.released(), guarded.expected(drawn))
+    assert list(inspect.signature(guarded.net.forward).parameters) == ["inputs", "scale"]
+    guarded.engine.release()
+    assert "forward" not in vars(guarded.net)
+
+
+def test_forward_of_a_network_that_mixes_samples_is_refused():
+    class Mixing(nn.Sequential):
+        def forward(self, inputs):
+            return super().forward(inputs - inputs.mean(dim=0))
+
+    guarded = Guarded(net=Mixing(nn.Linear(FEATURES, CLASSES)))
+    inputs, _ = guarded.draw()
+    with pytest.raises(MixesSamples):
+        guarded.net.forward(inputs)

@@ -1,0 +1,185 @@
+"""The kernels against the definition, computed in double precision by torch; they are loaded once, before a step."""
+
+from __future__ import annotations
+
+import itertools
+import types
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+pytest.importorskip("numba")
+
+from rigdyno.engines.dp import PrivacyEngine
+from rigdyno.engines.dp.clipping import Bound, Clipping
+from rigdyno.engines.dp.contributions import PerSample
+from rigdyno.engines.dp.kernels import Kernel, convolution, depthwise, gram, group_norm, layer_norm, noise, norms
+from rigdyno.engines.dp.kernels.loading import code_pages
+from rigdyno.engines.dp.layers import Layer, LayerCall
+from rigdyno.engines.dp.layers._geometry import Geometry
+from rigdyno.engines.dp.layers._patches import built_by_kernel, kernel_is_cheaper
+from rigdyno.engines.dp.layers.layer_norm import _backward_by_kernel
+from rigdyno.engines.dp.norms import KernelNorms, rounding
+
+CLOSE = 3e-6  # of the largest value
+
+CONVOLUTIONS = [  # samples, channels, height, width, outputs, kernel, stride, padding
+    (3, 1, 28, 28, 16, (8, 8), (2, 2), (3, 3)),
+    (2, 3, 17, 11, 10, (7, 5), (2, 1), (3, 0)),
+    (2, 16, 13, 13, 32, (4, 4), (2, 2), (0, 0)),
+    (1, 5, 6, 9, 17, (3, 2), (1, 3), (1, 2)),
+    (2, 2, 32, 32, 33, (3, 3), (1, 1), (1, 1)),
+    (0, 3, 8, 8, 4, (3, 3), (1, 1), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution_kernel_gives_each_samples_weight_gradient_and_its_norm(case, threads):
+    samples, channels, height, width, outputs, kernel, stride, padding = case
+    torch.manual_seed(0)
+    weight = torch.randn(outputs, channels, *kernel)
+    inputs = torch.randn(samples, channels, height, width).to(memory_format=torch.channels_last)
+    geometry = Geometry(kernel, stride, padding, (1, 1), 1)
+    gradient = torch.randn(samples, outputs, *geometry.out(inputs.shape[2:]))
+    with _Threads(threads):
+        found = built_by_kernel(geometry, inputs, gradient, weight)
+    for sample in range(samples):
+        pair = inputs[sample : sample + 1].double(), gradient[sample : sample + 1].double()
+        true = torch.nn.grad.conv2d_weight(pair[0], weight.shape, pair[1], stride, padding)
+        assert _distance(found.per_sample()[sample], true) < CLOSE
+        assert found.squared_norms(KernelNorms())[sample] == pytest.approx(float(true.square().sum()), rel=CLOSE)
+
+
+def test_weighed_sum_of_what_the_convolution_kernel_built():
+    torch.manual_seed(0)
+    layer = nn.Conv2d(3, 10, 5, 2, 2, bias=False).double()
+    inputs, weights = torch.randn(4, 3, 15, 15), torch.rand(4)
+    gradient = torch.randn(4, 10, 8, 8)
+    found = built_by_kernel(Geometry.of(layer), inputs, gradient, layer.weight.detach().float())
+    into = torch.zeros(10, 3, 5, 5).to(memory_format=torch.channels_last)
+    found.add_weighed(weights, into, beta=0.0)
+    (layer(inputs.double()) * gradient * weights.view(-1, 1, 1, 1)).sum().backward()
+    assert _distance(into, layer.weight.grad) < CLOSE
+
+
+def test_convolution_kernel_is_for_what_it_can_do():
+    gradient, weight = torch.empty(1, 8, 16, 16, device="meta"), torch.empty(8, 2, 3, 3, device="meta")
+
+    def wanted(**changed: object) -> bool:
+        fields = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, **changed}
+        return kernel_is_cheaper(Geometry(**fields), gradient, weight)
+
+    assert wanted()
+    assert not wanted(dilation=(1, 2))
+    assert not wanted(groups=2)
+    assert not wanted(kernel=(3, 3, 3))
+    far = torch.empty(1, 8, 64, 64, device="meta")
+    assert not kernel_is_cheaper(Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1), far, weight)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("terms", "width", "height"), [(1, 20, 7), (2, 16, 16), (5, 13, 35), (25, 256, 32), (131, 48, 5)]
+)
+def test_gram_kernel_bounds_the_norm_from_above_and_closely(terms, width, height, threads):
+    torch.manual_seed(0)
+    inputs, gradients = torch.randn(3, terms, width), torch.randn(3, terms, height)
+    with _Threads(threads):
+        found = KernelNorms().of_products(inputs, gradients)
+    true = (gradients.double().mT @ inputs.double()).square().sum(dim=(1, 2))
+    energy = inputs.double().square().sum(dim=(1, 2)) * gradients.double().square().sum(dim=(1, 2))
+    slack = 0.0 if terms == 1 else rounding(inputs, gradients) * energy
+    assert bool((found >= true * (1 - 1e-6)).all())
+    assert torch.allclose(found, true + slack, rtol=1e-5)
+
+
+def test_gram_kernel_sees_what_is_not_finite():
+    inputs, gradients = torch.ones(2, 6, 40), torch.ones(2, 6, 5)
+    inputs[1, 5, 39] = torch.nan
+    found = KernelNorms().of_products(inputs, gradients)
+    assert bool(torch.isfinite(found[0]))
+    assert not bool(torch.isfinite(found[1]))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(3, 7, 20), (2, 33), (2, 3, 5, 16), (0, 4, 8)])
+def test_layer_norm_kernel_gives_the_way_back_and_each_samples_gradients(shape, threads):
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(shape[-1])
+    nn.init.normal_(norm.weight)
+    inputs, gradient = 3 + 2 * torch.randn(shape), torch.randn(shape)
+    _, mean, rstd = torch.native_layer_norm(inputs, [shape[-1]], norm.weight, norm.bias, norm.eps)
+    clipping = Clipping(list(norm.named_parameters()), Bound(1.0), kernels=True)
+    told: dict[int, PerSample] = {}
+    passing = types.SimpleNamespace(add=lambda parameter, sums: told.__setitem__(id(parameter), sums))
+    with _Threads(threads):
+        back = _backward_by_kernel(LayerCall(Layer(norm, "norm", clipping), passing), inputs, gradient, mean, rstd)
+    exact = norm.double()
+    for sample in range(shape[0]):
+        one = inputs[sample].double().requires_grad_()
+        found = torch.autograd.grad((exact(one) * gradient[sample]).sum(), (one, exact.weight, exact.bias))
+        assert _distance(back[sample], found[0]) < CLOSE
+        for parameter, true in ((norm.weight, found[1]), (norm.bias, found[2])):
+            assert _distance(told[id(parameter)].per_sample()[sample], true) < CLOSE
+            squared = told[id(parameter)].squared_norms(KernelNorms())[sample]
+            assert squared == pytest.approx(float(true.square().sum()), rel=CLOSE)
+
+
+def test_all_kernels_of_a_network_are_loaded_before_its_first_step():
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        nn.Conv2d(8, 4, 1), nn.Flatten(), nn.LayerNorm(4 * 64), nn.Linear(4 * 64, 2),
+    )  # fmt: skip
+    loader = DataLoader(TensorDataset(torch.randn(16, 3, 8, 8), torch.zeros(16, dtype=torch.int64)), batch_size=16)
+    network, optimizer, loader = PrivacyEngine(kernels=True).make_private(
+        module=network, optimizer=torch.optim.SGD(network.parameters(), lr=0.1), data_loader=loader,
+        noise_multiplier=1.0, max_grad_norm=1.0,
+    )  # fmt: skip
+    before = _signatures()
+    inputs, answers = next(iter(loader))
+    functional.cross_entropy(network(inputs), answers).backward()
+    optimizer.step()
+    assert _signatures() == before
+    assert all(count >= 1 for name, count in before.items() if "double" not in name)
+
+
+def test_only_code_that_nobody_changed_is_given_back():
+    lines = [
+        ("1000-3000 r-xp 00000000 08:01 1 /x/libllvmlite.so", 0, 0),
+        ("3000-4000 r-xp 00002000 08:01 1 /x/libllvmlite.so", 4, 4),
+        ("4000-5000 r--p 00003000 08:01 1 /x/libllvmlite.so", 0, 0),
+        ("4800-5000 r--p 00003000 08:01 1 /x/libllvmlite.so", 0, 4),
+        ("5000-6000 rw-p 00004000 08:01 1 /x/libllvmlite.so", 0, 0),
+        ("6000-7000 r-xp 00000000 08:01 2 /x/libtorch.so", 0, 0),
+    ]
+    smaps = "\n".join(
+        f"{head}\nRss: 8 kB\nPrivate_Dirty: {dirty} kB\nAnonymous: {own} kB" for head, dirty, own in lines
+    )
+    assert code_pages(smaps) == [(0x1000, 0x3000), (0x4000, 0x5000)]
+
+
+def _signatures() -> dict[str, int]:
+    modules: list[types.ModuleType] = [convolution, depthwise, gram, group_norm, layer_norm, noise, norms]
+    pairs = itertools.chain.from_iterable(((module, *item) for item in vars(module).items()) for module in modules)
+    found = {f"{module.__name__}.{name}": made for module, name, made in pairs if isinstance(made, Kernel)}
+    variant = "parallel" if torch.get_num_threads() > 1 else "serial"
+    return {name: len(getattr(made, variant).signatures) for name, made in found.items()}
+
+
+def _distance(found: Tensor, true: Tensor) -> float:
+    return float((found.double() - true).abs().max() / true.abs().max())
+
+
+class _Threads:
+    def __init__(self, count: int) -> None:
+        self._count, self._before = count, torch.get_num_threads()
+
+    def __enter__(self) -> None:
+        torch.set_num_threads(self._count)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self._before)

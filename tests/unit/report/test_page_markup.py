@@ -1,0 +1,75 @@
+"""The builder of the page: every text becomes text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reading_pages import read
+from rigdyno.report.formats._html.markup import Markup, own_code, spelled_out, tag, text, together
+
+
+def test_texts_and_attributes_are_escaped():
+    made = tag("p", "a < b & c", title='say "it\'s" <so>')
+    assert made == '<p title="say &quot;it&#x27;s&quot; &lt;so&gt;">a &lt; b &amp; c</p>'
+
+
+def test_markup_is_not_escaped_twice_and_nothing_is_left_out():
+    made = tag("ul", [tag("li", word) for word in ("a", "b")], None, tag("br"))
+    assert made == "<ul><li>a</li><li>b</li><br></ul>"
+    assert isinstance(together((made, "x")), Markup)
+
+
+def test_attributes_that_are_none_or_false_are_left_out():
+    assert tag("th", "x", class_="num", data_sort=None, hidden=False, open=True) == '<th class="num" open>x</th>'
+
+
+@pytest.mark.parametrize("name", ["onclick", "onload", "style", "src", "srcdoc", "formaction", "ping", "srcset"])
+def test_attributes_that_run_or_load_something_are_refused(name):
+    with pytest.raises(ValueError, match="no attribute"):
+        tag("p", "x", **{name: "alert(1)"})
+
+
+@pytest.mark.parametrize("href", ["javascript:alert(1)", "https://example.org", "//example.org", "x", "#", "# x", ""])
+def test_a_link_stays_on_the_page(href):
+    with pytest.raises(ValueError, match="stays on the page"):
+        tag("a", "x", href=href)
+    assert tag("a", "x", href="#run-reasons")
+
+
+@pytest.mark.parametrize("name", ["script", "p onload", "p>", "", "P"])
+def test_no_other_element_is_made(name):
+    with pytest.raises(ValueError, match="no element"):
+        tag(name, "x")
+
+
+def test_a_name_of_an_attribute_can_not_break_out():
+    with pytest.raises(ValueError, match="no attribute"):
+        tag("p", "x", **{"x onload": "alert(1)"})
+
+
+def test_own_code_must_not_end_early():
+    with pytest.raises(ValueError, match="end early"):
+        own_code("script", "'</SCRIPT>'")
+    with pytest.raises(ValueError, match="end early"):
+        own_code("style", "<!--")
+
+
+@pytest.mark.parametrize("sign", ["\u202e", "\u2028", "\x00", "\x1b", "\ud800", "\ufeff", "\u200f", "\U000e0041"])
+def test_signs_that_nobody_sees_are_spelled_out(sign):
+    shown = text(f"a{sign}b")
+    assert sign not in shown
+    assert shown.startswith("a\\")
+    assert shown.encode("utf-8")
+
+
+def test_other_scripts_stay_as_they_are():
+    words = "Größe שלום مرحبا 数 \N{WOMAN}\u200d\N{PERSONAL COMPUTER}"
+    assert text(words) == words
+
+
+@given(st.text(), st.text())
+def test_any_text_comes_back_as_that_text(words, title):
+    element = read(tag("p", words, title=title)).one()
+    assert element.name == "p"
+    assert element.text() == spelled_out(words)
+    assert element.attributes == {"title": spelled_out(title)}
