@@ -136,6 +136,8 @@ class Room:
 
     def _fitted(self, seconds: float | None) -> list[Wanted]:
         """What a budget leaves over goes to spare processes, where there are any, and else to longer ones."""
+        if all(cell.spec.budget.job_steps is not None for cell in self.wanted):
+            return list(self.wanted)  # jobs end with their steps: the suite has chosen how many there is time for
         if seconds is None:
             return with_needs(self.wanted)
         running = [cell for cell in self.wanted if cell.spec.key() not in self.refused]
