@@ -25,7 +25,7 @@ def disturbed_run(root, steal):
     folder.write_head(a_head([cell], plan=Plan(name="disturbed", cells=(cell,), label="mine", budget_seconds=60.0)))
     inside = folder.fresh_cell_folder(cell)
     write_steps(rows_path(inside), [STEP_NS + i % 7 for i in range(100)])
-    header = telemetry_header([Channel(STEAL, "1")], sampler_of(0))
+    header = telemetry_header([Channel(STEAL, "1", sensor="host")], sampler_of(0))
     rows = np.zeros(len(steal), dtype=np.dtype(list(header.fields)))
     rows["at_ns"], rows[STEAL] = 1_000_000_000 + np.arange(len(steal)) * 100_000_000, steal
     file = RowFile(rows_path(inside, "telemetry", "node0"), header)

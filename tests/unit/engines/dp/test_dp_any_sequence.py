@@ -209,15 +209,11 @@ class AnySequence(RuleBasedStateMachine):
 
     @rule()
     def resume(self) -> None:
-        self.held = []
-        for world in self.worlds:
-            world.resume()
+        self.begin_again(World.resume)
 
     @rule()
     def freeze_or_unfreeze(self) -> None:
-        self.held = []
-        for world in self.worlds:
-            world.toggle()
+        self.begin_again(World.toggle)
 
     # What isn't: refused, or harmless.
 
@@ -346,6 +342,15 @@ class AnySequence(RuleBasedStateMachine):
         elif found:  # their noise is no longer the same
             self.give_up()
             self.apart()
+
+    def begin_again(self, how: Callable[[World], None]) -> None:
+        """Where only one has counted anything (a batch of the victim alone, skipped), their noise would differ."""
+        self.held = []
+        if len({world.engine.ledger.used for world in self.worlds}) == 2:
+            self.apart()
+            return
+        for world in self.worlds:
+            how(world)
 
     def apart(self) -> None:
         seed = int(torch.randint(2**20, ())) + len(self.noise)

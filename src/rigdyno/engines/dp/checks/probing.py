@@ -10,7 +10,7 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -109,7 +109,7 @@ class Probe:
                 self._silence(module)
             torch.backends.mha.set_fastpath_enabled(False)  # or else layers are run without being called
             # A checkpoint around the network counts what is kept for its backward pass: that isn't meant.
-            with _seeded(seed, self.network), saved_tensors_hooks(_as_it_is, _as_it_is):
+            with _seeded(seed, self.network), _kept_from_checkpoints():
                 return work()
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
@@ -175,6 +175,14 @@ class _Kept:
             for buffer, value in self._buffers:
                 if not torch.equal(buffer, value):  # what another pass has saved must not seem to be changed
                     buffer.copy_(value)
+
+
+def _kept_from_checkpoints() -> AbstractContextManager[Any]:
+    """A checkpoint counts what is saved inside it. Elsewhere there are no hooks, which torch.func can't work under."""
+    outer = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if outer is not None and outer(False) is None:
+        return nullcontext()
+    return saved_tensors_hooks(_as_it_is, _as_it_is)
 
 
 def _as_it_is(value: Any) -> Any:
