@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rigdyno.reference.published import PublishedJob, PublishedSummary, cluster_jobs, cluster_summary
 from rigdyno.schema.energy import EnergyFigures
 from rigdyno.schema.estimate import Missing, Number
 from rigdyno.schema.measured import Measurement
@@ -23,34 +22,23 @@ from rigdyno.schema.metric import (
     SPEEDUP,
     USAGE,
 )
-from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
+from rigdyno.schema.view import Column, Entry, Row, Share, Table, Text
 from rigdyno.suites._cluster_curves import (
     PARTS,
     Curve,
     Shown,
-    is_published,
     joules_of,
     name_of,
     quality_of,
     why_no_joules,
 )
+from rigdyno.suites._cluster_published import LIBRARY, cards, published_summary, published_times
 from rigdyno.units import show_scaled
-
-LIBRARY = Column(key="library", title="library", numeric=False)
-TWO_MODELS = (
-    "the published contrast of GPU usage compares two models: TensorFlow's network has 1,199,882 parameters, PyTorch's "
-    "21,840; batches are of 128 and 64 images"
-)
-NO_TEST_LAP = "the published TensorFlow script evaluates nothing: no test lap can explain its distance from the ideal"
 
 
 def all_of(shown: Shown) -> tuple[Table, ...]:
     own = (run_times(shown), parts(shown), learnt(shown), summary(shown), energy(shown), beside(shown))
     return (*own, published_times(), published_summary()) if shown.jobs else ()
-
-
-def cards(title: str) -> Column:
-    return Column(key="cards", title=title, identifies=True)
 
 
 def _identity(name: str, measurement: Measurement) -> dict[str, Entry]:
@@ -304,73 +292,3 @@ def _beside(each: Measurement, used: Sequence[Column]) -> dict[str, Entry]:
     assert each.job is not None
     times: dict[str, Entry] = {"seconds": each.job.seconds, "images": Number(value=each.job.items)}
     return {**times, **_measured(each, used)}
-
-
-def published_times() -> Table:
-    found = cluster_jobs()
-    sizes = sorted({cards for job in found for cards in job.seconds})
-    return Table(
-        title="Published, seconds by number of cards: Jetson Nano kits, one card each",
-        columns=(
-            LIBRARY,
-            *(Column(key=str(size), title=str(size), metric=JOB_TIME, bare=True) for size in sizes),
-        ),
-        rows=tuple(_published_job(job) for job in found),
-        notes=("read off graphs by eye, to about 2 %", NO_TEST_LAP),
-    )
-
-
-def _published_job(job: PublishedJob) -> Row:
-    times: dict[str, Entry] = {
-        str(cards): Published(value=seconds, unit="s", source=job.source) for cards, seconds in job.seconds.items()
-    }
-    return Row(
-        entries={"library": Text(text=f"{_printed(job.framework)}, {job.job}"), **times},
-        origin="published",
-    )
-
-
-def published_summary() -> Table:
-    found = cluster_summary()
-    idle = {each.cards: each.watts for each in found if each.framework == "idle"}
-    return Table(
-        title="Published usage and power: Jetson Nano kits",
-        columns=(
-            LIBRARY,
-            cards("cards"),
-            Column(key="low", title="GPU from", metric=USAGE),
-            Column(key="high", title="to", metric=USAGE),
-            Column(key="cpu", title="CPU", metric=USAGE),
-            Column(key="power", title="power", metric=POWER),
-            Column(key="net", title="net of idle", metric=POWER),
-        ),
-        rows=tuple(_published_summary(each, idle) for each in found),
-        notes=(TWO_MODELS, "the idle rows stand in the repository's table, not in the document"),
-    )
-
-
-def _published_summary(each: PublishedSummary, idle: dict[int, float]) -> Row:
-    def watts(value: float) -> Published:
-        return Published(value=value, unit="W", source=each.source)
-
-    entries: dict[str, Entry] = {
-        "library": Text(text=_printed(each.framework)),
-        "cards": Number(value=each.cards),
-        "power": watts(each.watts),
-    }
-    if each.device_usage is not None:
-        low, high = each.device_usage
-        entries |= {"low": Share(value=low, of="time"), "high": Share(value=high, of="time")}
-    if each.cpu_usage is not None:
-        entries["cpu"] = Share(value=each.cpu_usage, of="cores")
-    if each.framework != "idle" and each.cards in idle:
-        entries["net"] = watts(each.watts - idle[each.cards])
-    return Row(entries=entries, origin="published", notes=("spotty",) if each.spotty else ())
-
-
-def _printed(framework: str) -> str:
-    return {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}.get(framework, framework)
-
-
-def has_published(shown: Shown) -> bool:
-    return any(map(is_published, shown.jobs))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from rigdyno.schema.measured import JobTime, Measurement
 from rigdyno.schema.view import Headline
-from rigdyno.suites._cluster_curves import PARTS, Curve, Shown, joules_of, quality_of
-from rigdyno.suites._cluster_tables import TWO_MODELS, has_published
+from rigdyno.suites._cluster_curves import PARTS, Curve, Shown, is_published, joules_of, quality_of
+from rigdyno.suites._cluster_published import TWO_MODELS
 from rigdyno.units import show_percent, show_scaled, show_seconds
 
 TEST_IMAGES = 10_000  # of MNIST, Fashion-MNIST and the synthetic images
@@ -24,7 +24,7 @@ NAMES = {
 
 def closing(shown: Shown) -> tuple[str, ...]:
     said = [words for curve in shown.curves for words in (gap(curve), learning(curve), energy(curve))]
-    models = [f"{TWO_MODELS[0].upper()}{TWO_MODELS[1:]}."] if has_published(shown) else []
+    models = [f"{TWO_MODELS[0].upper()}{TWO_MODELS[1:]}."] if any(map(is_published, shown.jobs)) else []
     return tuple(words for words in (*said, *models) if words is not None)
 
 
