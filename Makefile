@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 run: $(VENV)/.base
 	$(BIN)/rigdyno
 
-test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.figures $(VENV)/.readers lint
+test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu $(VENV)/.figures $(VENV)/.readers lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 tests/unit tests/contract tests/golden
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 --dist loadfile tests/integration
 
@@ -20,7 +20,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 # Needs root and Debian packages.
-test-system: $(VENV)/.test
+test-system: $(VENV)/.test $(VENV)/.tensorflow-cpu
 	@$(MAKE) --no-print-directory debian-packages
 	@$(MAKE) --no-print-directory $(VENV)/.axe
 	$(BIN)/python -m pytest --strict-skips --timeout 700 tests/system
@@ -54,7 +54,7 @@ $(VENV)/.test: $(VENV)/.base
 	@touch $@
 
 # The accountant, and what our own engines are held against.
-$(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.figures $(VENV)/.readers: $(VENV)/.%: $(VENV)/.base
+$(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu $(VENV)/.figures $(VENV)/.readers: $(VENV)/.%: $(VENV)/.base
 	@$(PIP) --editable '.[$*]' || { echo "rigdyno[$*] can't be installed here, and its tests can't run: see above"; exit 1; }
 	@touch $@
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from rigdyno import catalogue
 from rigdyno.analyse.answers import MARGIN
 from rigdyno.analyse.duel import duel_of
 from rigdyno.analyse.limits import held_against_limits
@@ -49,7 +50,7 @@ from rigdyno.schema.dossier import Dossier
 from rigdyno.schema.figure import Figure, with_distinct_keys
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import UNNAMED, RunHead, RunRecord
-from rigdyno.schema.spec import Plan, Value
+from rigdyno.schema.spec import IDLE, Plan, Value
 from rigdyno.schema.system import System
 from rigdyno.schema.view import View
 from rigdyno.store.campaign import located
@@ -91,6 +92,23 @@ class Run:
         arms = readable([cell for cell in self.cells if cell.record.pair is not None], self.warnings)
         return duel_of(arms, plan.duel)
 
+    @cached_property
+    def beside(self) -> list[Measurement]:
+        """What a suite that asks for it shows beside its own figures: the idle rig, and an earlier run."""
+        if not getattr(_suite_of(self.head.plan), "shows_idle", False):
+            return []
+        idle = [cell for cell in self.cells if cell.record.is_figure and cell.record.spec.workload == IDLE]
+        return [*measurements(readable(idle, self.warnings)), *self._earlier()]
+
+    def _earlier(self) -> list[Measurement]:
+        if self.head.plan.beside is None:
+            return []
+        try:
+            return load(self.head.plan.beside).measurements
+        except RigdynoError as error:
+            self.warnings.append(f"nothing is beside it: {error}")
+            return []
+
     def view(self) -> View:
         saved_in = utf8(str(self.path))
         duel = self.duel
@@ -98,7 +116,8 @@ class Run:
             return duel_view(self.head, duel, saved_in, self._warnings())
         found = self.measurements
         noise = noise_sentence(duel, self.head.plan.noise_missing)
-        return view_of(self.head, found, saved_in, self._warnings(), noise)
+        beside = self.beside  # before the warnings, which it may add to
+        return view_of(self.head, found, saved_in, self._warnings(), noise, beside)
 
     def dossier(self) -> Dossier:
         """What stands behind the view; reads every file of the run."""
@@ -149,6 +168,11 @@ class Run:
         return f"go on with: rigdyno run --resume {self.path}"
 
 
+def _suite_of(plan: Plan) -> type | None:
+    known = plan.suite in catalogue.names("suite")
+    return catalogue.load("suite", plan.suite) if known and plan.suite is not None else None
+
+
 def readable(cells: Sequence[StoredCell], warnings: list[str]) -> list[CellData]:
     """A file that can't be read is named in `warnings`, and the other cells still served."""
     found = []
@@ -175,6 +199,8 @@ def prepare(request: Request) -> RunHead:
     if request.target == ALL:
         raise UsageError("all suites at once are a command, `rigdyno run all`; run them one by one", key="target")
     require_sense(request)
+    if request.beside is not None:
+        load(request.beside)  # raises an error now, not when all is over
     return _head(lambda system, device: expand(request, system, device, look(system)))
 
 
@@ -273,6 +299,9 @@ def run(
     device: str | None = None,
     threads: int | None = None,
     ranks: int | None = None,
+    cards: Sequence[int] | None = None,
+    framework: str | Sequence[str] | None = None,
+    beside: str | None = None,
     nodes: int | None = None,
     hosts: str | Sequence[str] | None = None,
     remote_python: str | None = None,

@@ -59,6 +59,12 @@ class Place:
         return tuple(f"{kind}:{index}" for index in range(self.devices))
 
 
+def card_of(device: str) -> int | None:
+    """Its number, of the first one where there is none; None: it is the CPU."""
+    kind, _, number = device.partition(":")
+    return None if kind == "cpu" else int(number or 0)
+
+
 class CannotRun(Exception):
     """Raised while building: the cell ends Skipped with this reason, which only the built workload could know."""
 
@@ -102,6 +108,7 @@ class Training:
 
     An update that prepares it may put batches of its own there, what it settled, notes and epsilon."""
 
+    framework: str = DEFAULT_FRAMEWORK  # whose model and tensors these are
     model: Any
     loss: Callable[[Any, Any], Any]  # (outputs, targets) -> mean over the samples
     optimizer: Callable[[Any], Any]  # parameters -> optimizer
@@ -123,7 +130,9 @@ TrainStep = Callable[[Any, Any], Any]  # (inputs, targets) -> the batch's loss, 
 class Collective(Protocol):
     """How ranks agree. With one rank every call gives back its argument."""
 
-    def sum(self, tensors: Sequence[Any]) -> None: ...
+    def sum(self, tensors: list[Any]) -> None:
+        """In place; of a framework whose tensors can't be changed, the list gets others."""
+        ...
 
     def agree(self, number: int) -> int:
         """The largest of all ranks' numbers."""
@@ -375,6 +384,10 @@ class SuiteRequest:
     nodes: int = 1
     threads: int | None = None  # of each process
     arrangement: str | None = None  # of what runs on several devices; None: the suite's own
+    steps: int | None = None  # that one card would take for the job, for a suite that runs jobs
+    budget_seconds: float | None = None  # for all cells together, for a suite whose cells can't be cut short
+    cards: tuple[int, ...] = ()  # how many, one after the other; empty: as the suite chooses
+    frameworks: tuple[str, ...] = ()  # empty: all that the suite knows
     cheap: bool = False  # several suites share the time: of searches and of peers that take long, the short form only
 
 

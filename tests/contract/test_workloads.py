@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -10,11 +11,12 @@ import pytest
 
 from rigdyno import catalogue
 from rigdyno.arrangements.single import Single
-from rigdyno.contracts import ANY_FRAMEWORK, Job, Place, Requirement, Steps, Training
+from rigdyno.contracts import ANY_FRAMEWORK, DEFAULT_FRAMEWORK, Job, Place, Requirement, Steps, Training
 from rigdyno.rig.traps import TRAPS
 from rigdyno.schema.system import Cache, Cpu, System
 from rigdyno.updates.plain import Plain
 
+HERE = Path(__file__).parent
 KINDS = ("workload", "update", "arrangement")
 NAMED = [*KINDS, "framework"]
 ENTRIES = [(kind, name) for kind in KINDS for name in catalogue.names(kind)]
@@ -115,6 +117,19 @@ def test_a_workload_that_is_not_refused_works(name):
         pytest.skip(workload.refuses(SYSTEM, "cpu"))
     if workload.arrangement != "single":
         pytest.skip("is about several ranks: tests/integration/test_ranks.py joins them")
+    if workload.framework in (ANY_FRAMEWORK, DEFAULT_FRAMEWORK):
+        works(workload)
+        return
+    lacking = catalogue.missing(workload.requires)
+    if lacking is not None:
+        pytest.skip(lacking.reason)
+    # Frameworks are never two in one process, and this one has torch.
+    program = f"import sys; sys.path[:] = {sys.path}; import test_workloads as own; own.works(own.small({name!r}))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def works(workload):
     built = workload.build(Place(device="cpu"))
     assert isinstance(built, Training if workload.trains else Steps)
     assert all(isinstance(note, str) and note for note in built.notes)

@@ -62,7 +62,9 @@ def test_a_training_of_its_own_is_refused_by_plain(tmp_path):
     answer = run(tmp_path, "made_up_training")
     assert answer.returncode == 2
     said_in_one_line(
-        (answer.stdout, answer.stderr), "made_up_training: the update 'plain' is for torch, and this", tmp_path
+        (answer.stdout, answer.stderr),
+        "made_up_training: the update 'plain' is for torch and tensorflow, and",
+        tmp_path,
     )
     assert "no update for made_up is installed" in answer.stderr
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from rigdyno.analyse.cards import throttled_cards
 from rigdyno.analyse.evidence import Evidence
+from rigdyno.analyse.job import Spent, job_time, spent
 from rigdyno.analyse.joules import ProcessEnergy, disagreements, energy_figures, net_of, process_energy
 from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
 from rigdyno.analyse.soak import soak
@@ -28,6 +29,7 @@ from rigdyno.analyse.streams import (
     streams,
 )
 from rigdyno.analyse.telemetry import Span, by_meaning, span_of
+from rigdyno.analyse.usage import usage_of
 from rigdyno.analyse.validity import findings, over_ranks
 from rigdyno.analyse.verdict import (
     Finding,
@@ -39,7 +41,7 @@ from rigdyno.analyse.verdict import (
 from rigdyno.errors import DamagedRun
 from rigdyno.schema.energy import EnergyFigures
 from rigdyno.schema.estimate import Estimate, Missing, Validity
-from rigdyno.schema.measured import KindFigures, Measurement, Phases, Soak
+from rigdyno.schema.measured import KindFigures, Measurement, Phases, Soak, Usage
 from rigdyno.schema.metric import STEP_TIME, THROUGHPUT
 from rigdyno.schema.participant import Participant, sampler_of
 from rigdyno.schema.record import COUNTED, UNNAMED, Completed, Facts, Outcome, Quality, RunRecord
@@ -96,6 +98,8 @@ class Process:
     soak: Soak | None = None
     phases: Phases | None = None
     energy: ProcessEnergy | None = None
+    spent: Spent | None = None
+    usage: Usage | None = None
 
 
 def facts_of(record: RunRecord, steps: Iterable[Rows]) -> Facts:
@@ -157,6 +161,8 @@ def _measurement(group: Sequence[CellData]) -> Measurement:
         soak=next((process.soak for process in processes if process.soak is not None), None),
         phases=phases_over_processes([process.phases for process in processes if process.phases is not None]),
         energy=energy,
+        job=job_time([process.spent for process in processes if process.spent is not None]),
+        usage=next((process.usage for process in processes if process.usage is not None), None),
     )
 
 
@@ -221,6 +227,8 @@ def process_figures(cell: CellData) -> Process:
         phases = _phases(cell, list(kinds.values()))
         windows, sampled = _windows(cell, list(kinds.values())), _sampled(cell, list(kinds.values()))
         energy = _energy(sampled, windows, [figure for figure, _ in judged])
+        job = spent(cell.record, cell.steps, cell.phases)
+        usage = usage_of(cell.steps, cell.telemetry) if job is not None or _is_idle(cell) else None
     except TimeRanBackwards as error:
         return Process({}, [Finding("INVALID", "clock_jumped", str(error))])
     except DamagedRun as error:
@@ -232,7 +240,11 @@ def process_figures(cell: CellData) -> Process:
     by_kind = dict(zip(kinds, throttled_alike([found for _, found in judged]), strict=True))
     everything = merged(finding for found in (*by_kind.values(), of_all) for finding in found)
     judgements = {kind: found + of_all for kind, found in by_kind.items()}
-    return Process(figures, everything, judgements, soaked, phases, energy)
+    return Process(figures, everything, judgements, soaked, phases, energy, job, usage)
+
+
+def _is_idle(cell: CellData) -> bool:
+    return cell.record.spec.workload == IDLE
 
 
 def throttled_alike(kinds: Sequence[Sequence[Finding]]) -> list[list[Finding]]:
@@ -308,7 +320,7 @@ def _windows(cell: CellData, kinds: Sequence[Sequence[Settled]]) -> dict[int, Sp
     """By node the time that is steady for all of its ranks; an idle rig is idle all the time."""
     spans: dict[int, list[Span]] = {}
     for rank in (rank for kind in kinds for rank in kind if len(rank.kept)):
-        rows = rank.rows if cell.record.spec.workload == IDLE else rank.kept
+        rows = rank.rows if _is_idle(cell) else rank.kept
         spans.setdefault(rank.who.node, []).append(span_of(rows))
     return {
         node: Span(max(each.start_ns for each in found), min(each.end_ns for each in found))

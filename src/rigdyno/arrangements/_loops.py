@@ -9,8 +9,10 @@ from itertools import cycle
 from statistics import fmean
 from typing import Any
 
+from rigdyno.clock import SystemClock
 from rigdyno.contracts import CannotRun, Meter, Step, Steps, Training, TrainStep, Update
 from rigdyno.schema.record import Quality
+from rigdyno.units import seconds_of_ns
 
 _LOSSES_KEPT = 5
 
@@ -18,7 +20,7 @@ _LOSSES_KEPT = 5
 class Alone:
     """With one rank there is nobody to agree with."""
 
-    def sum(self, tensors: Sequence[Any]) -> None:
+    def sum(self, tensors: list[Any]) -> None:
         pass
 
     def agree(self, number: int) -> int:
@@ -61,11 +63,15 @@ def train(training: Training, train_step: TrainStep, meter: Meter) -> Quality:
 
 def _quality(first: Sequence[float], last: Sequence[float], training: Training) -> Quality:
     """A run too short to have last losses beside the first ones says nothing about them."""
+    began_ns = SystemClock.now_ns()
+    accuracy = training.accuracy() if training.accuracy else None
+    took = None if accuracy is None else seconds_of_ns(SystemClock.now_ns() - began_ns)
     return Quality(
         loss_finite=all(map(math.isfinite, (*first, *last))) if first else None,
         first_loss=fmean(first) if last else None,
         last_loss=fmean(last) if last else None,
-        accuracy=training.accuracy() if training.accuracy else None,
+        accuracy=accuracy,
+        evaluation_seconds=took,
         epsilon=training.epsilon() if training.epsilon else None,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -90,7 +89,7 @@ class Ranks:
 
     device: str
 
-    def sum(self, tensors: Sequence[Any]) -> None:
+    def sum(self, tensors: list[Any]) -> None:
         from torch import distributed
 
         for tensor in tensors:

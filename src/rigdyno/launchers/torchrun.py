@@ -34,7 +34,7 @@ class Torchrun:
         return TorchrunSession()
 
     def start_part(self, part: Part) -> NodeLaunch:
-        return NodeLaunch(part, _agent, _exits)
+        return NodeLaunch(part, _agent, rank_exits)
 
 
 class TorchrunSession:
@@ -67,12 +67,12 @@ def meeting_at(listener: socket.socket) -> MeetingPoint:
 
 def _agent(part: Part) -> Child:
     assert part.meeting is not None
-    _node_folder(part).path.mkdir(exist_ok=True)
+    node_folder(part).path.mkdir(exist_ok=True)
     listening = part.meeting.listening
     told = "-" if listening is None else str(listening)
     return Child(
-        child_command(AGENT, part.folder, _node_folder(part).path.name, told, *_options(part), WORKER),
-        _node_folder(part).launcher_log,
+        child_command(AGENT, part.folder, node_folder(part).path.name, told, *_options(part), WORKER),
+        node_folder(part).launcher_log,
         {**worker_environment(part.cell.spec), **_interface_of(part.own_address)},
         () if listening is None else (listening,),
     )
@@ -93,7 +93,7 @@ def _options(part: Part) -> Sequence[str]:
     )
 
 
-def _node_folder(part: Part) -> ParticipantFolder:
+def node_folder(part: Part) -> ParticipantFolder:
     return CellFolder(part.folder).participant(sampler_of(part.node).id)
 
 
@@ -109,10 +109,10 @@ def _interface_of(address: str) -> dict[str, str]:
     return {variable: os.environ.get(variable, name) for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
 
 
-def _exits(part: Part, code: int) -> Sequence[Exit]:
-    """Of the ranks that ended badly, the first one first; else of torchrun itself."""
+def rank_exits(part: Part, code: int) -> Sequence[Exit]:
+    """Of the ranks that ended badly, the first one first; else of what started them."""
     try:
-        ended = json.loads(_node_folder(part).launcher_exits.read_text())
+        ended = json.loads(node_folder(part).launcher_exits.read_text())
         return [Exit(int(code), f"rank{int(rank)}") for rank, code in ended] or [Exit(code)]
     except (OSError, ValueError, TypeError):
         return [Exit(code)]

@@ -68,6 +68,14 @@ def usual_arrangement(target: str) -> str:
     return str(catalogue.load("workload", target).arrangement)
 
 
+def arrangement_of_ranks(target: str) -> str:
+    """For several ranks where nobody chooses one: the first of the workload's framework."""
+    framework = "" if is_function(target) else str(catalogue.load("workload", target).framework)
+    known = {name: catalogue.load("arrangement", name) for name in catalogue.names("arrangement")}
+    fitting = [name for name, kind in known.items() if kind.world == "ranks" and kind.framework == framework]
+    return fitting[0] if fitting else "ddp"
+
+
 def is_function(target: str) -> bool:
     """FILE.py:FUNCTION, a user's own step."""
     return ".py:" in target

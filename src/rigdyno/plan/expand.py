@@ -16,7 +16,15 @@ from rigdyno import catalogue
 from rigdyno.contracts import Suite, SuiteRequest, Wanted
 from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
 from rigdyno.plan.budget import fitted, is_too_short, with_needs
-from rigdyno.plan.build import is_function, known_options, scope_of, update_of, usual_arrangement, workload_of
+from rigdyno.plan.build import (
+    arrangement_of_ranks,
+    is_function,
+    known_options,
+    scope_of,
+    update_of,
+    usual_arrangement,
+    workload_of,
+)
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.idle import idle_seconds, taken_by_idle, with_idle
 from rigdyno.plan.load import Request, placed
@@ -62,7 +70,8 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
     wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
     refused = {cell.spec.key() for cell in _cells(wanted, system, resources) if cell.refusal is not None}
     room = Room(wanted, refused, request, system, resources)
-    idle = idle_seconds(request.idle_seconds, resources.has_meter, request.target)
+    shows_idle = suite is not None and getattr(catalogue.load("suite", suite), "shows_idle", False)
+    idle = idle_seconds(request.idle_seconds, resources.has_meter or shows_idle, request.target)
     cells, noise = room.laid_out(_left_by_idle(request.budget_seconds, idle), noisy=suite is not None)
     if suite is None:
         _complain_if_nothing_fits(cells)
@@ -83,6 +92,7 @@ def _expanded(request: Request, system: System, device: str, resources: Resource
         noise_missing=noise.missing,
         budget_seconds=request.budget_seconds,
         spare_seconds=max(0.0, spare),
+        beside=request.beside,
         foreseen=room.foreseen(cells, noisy=suite is not None),
     )
 
@@ -126,6 +136,8 @@ class Room:
 
     def _fitted(self, seconds: float | None) -> list[Wanted]:
         """What a budget leaves over goes to spare processes, where there are any, and else to longer ones."""
+        if all(cell.spec.budget.job_steps is not None for cell in self.wanted):
+            return list(self.wanted)  # jobs end with their steps: the suite has chosen how many there is time for
         if seconds is None:
             return with_needs(self.wanted)
         running = [cell for cell in self.wanted if cell.spec.key() not in self.refused]
@@ -202,6 +214,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
     suite: Suite = catalogue.load("suite", request.target)()
     if request.update != "plain":
         raise UsageError(f"suite {request.target} chooses its own update; leave out --update", key="update")
+    _require_taken(request, getattr(suite, "takes", ()))
     wanted = suite.cells(
         SuiteRequest(
             system=system,
@@ -214,6 +227,10 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             nodes=request.nodes,
             threads=request.threads,
             arrangement=request.arrangement,
+            steps=request.steps,
+            budget_seconds=request.budget_seconds,
+            cards=request.cards,
+            frameworks=request.frameworks,
             cheap=request.cheap,
         )
     )
@@ -229,6 +246,17 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
     ]
 
 
+OF_SOME_SUITES = ("cards", "framework", "beside")
+
+
+def _require_taken(request: Request, taken: Sequence[str]) -> None:
+    """What only some suites can be asked."""
+    given = {"cards": request.cards, "framework": request.frameworks, "beside": request.beside}
+    wrong = next((name for name in OF_SOME_SUITES if given[name] and name not in taken), None)
+    if wrong is not None:
+        raise UsageError(f"--{wrong} is for the suite cluster; leave it out", key=wrong)
+
+
 def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
     """An option that no workload of the suite has is a mistake, not a wish."""
     known = {key for spec in specs for key in known_options(spec.workload, spec.update)}
@@ -240,7 +268,7 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
     changes: dict[str, Any] = {"seed": request.seed, "threads": request.threads or spec.threads}
     changes["launcher"] = _launcher(request, spec.launcher, spec.nodes)
-    if request.steps is not None:
+    if request.steps is not None and spec.budget.job_steps is None:
         changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)
     return msgspec.structs.replace(spec, **changes)
 
@@ -255,6 +283,7 @@ def _launcher(request: Request, usual: str, nodes: int) -> str:
 def _of_workload(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
     """`system`: None where nobody has looked yet."""
     _require_target(request.target, {*request.options, *request.sweep})
+    _require_taken(request, ())
     if request.full:
         raise UsageError("--full is for suites; a workload takes --set, --budget and --steps", key="full")
     budget = Budget(seconds=DEFAULT_SECONDS, max_steps=request.steps)
@@ -262,7 +291,7 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
         budget = Budget(seconds=request.soak_seconds, stop="clock")
     arrangement = request.arrangement or usual_arrangement(request.target)
     if request.arrangement is None and ((request.ranks or 1) > 1 or request.nodes > 1):
-        arrangement = "ddp"
+        arrangement = arrangement_of_ranks(request.target)
     kind = catalogue.load("arrangement", arrangement)
     launcher, several = kind.launcher, kind.world != "one"
     elsewhere = request.launcher is not None and scope_of(request.launcher) == "elsewhere"

@@ -35,6 +35,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     device: str | None = None
     threads: int | None = None
     ranks: int | None = None  # of one node
+    cards: tuple[int, ...] = ()  # how many, one after the other
+    frameworks: tuple[str, ...] = ()
+    beside: str | None = None  # an earlier run
     nodes: int = 1
     node_rank: int = 0  # which of them this one is
     rendezvous: str = ""  # HOST:PORT of the first one

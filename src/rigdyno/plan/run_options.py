@@ -9,7 +9,21 @@ from typing import Any
 
 from rigdyno.errors import BadValue
 from rigdyno.launchers._children import SECRET_VARIABLE
-from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SIZE, SLURM, SWEEP, SWITCH, TEXT, WEIGHTS, WHOLE, ValueKind
+from rigdyno.plan.values import (
+    COUNTS,
+    DURATION,
+    HOSTS,
+    NAMES,
+    SETTINGS,
+    SIZE,
+    SLURM,
+    SWEEP,
+    SWITCH,
+    TEXT,
+    WEIGHTS,
+    WHOLE,
+    ValueKind,
+)
 
 MOST_REPEATS = 1000  # more is a slip of the finger: nobody waits for it
 MOST_NODES = 10_000
@@ -161,6 +175,25 @@ RUN_OPTIONS = (
         help="Processes that work together on a node: at most so many in a suite.",
         least=1,
         in_campaign=True,
+    ),
+    RunOption(
+        name="cards",
+        kind=COUNTS,
+        help="For the suite cluster: how many cards (CPU ranks), one after the other; else 1 and what there is.",
+        metavar="1,2,4",
+    ),
+    RunOption(
+        name="framework",
+        kind=NAMES,
+        help="For the suite cluster: pytorch, tensorflow or both.",
+        metavar="NAMES",
+        field="frameworks",
+    ),
+    RunOption(
+        name="beside",
+        kind=TEXT,
+        help="For the suite cluster: an earlier run, such as a single computer's, to put beside it.",
+        metavar="RUN",
     ),
     RunOption(
         name="nodes",

@@ -159,12 +159,36 @@ def _hosts(value: Any, called: str) -> tuple[str, ...]:
     return read_hosts(",".join(value))
 
 
+def _listed(value: Any, called: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    if not isinstance(value, Sequence) or not value or not all(isinstance(each, str) and each for each in value):
+        raise _wrong(called, NAMES, value)
+    return tuple(dict.fromkeys(value))
+
+
+def _counts_from_text(text: Any, called: str) -> tuple[int, ...]:
+    try:
+        return _counts([msgspec.convert(part.strip(), int, strict=False) for part in str(text).split(",")], called)
+    except msgspec.ValidationError:
+        raise _wrong(called, COUNTS, text) from None
+
+
+def _counts(value: Any, called: str) -> tuple[int, ...]:
+    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    if not listed or not all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in value):
+        raise _wrong(called, COUNTS, value)
+    return tuple(sorted(set(value)))
+
+
 WHOLE = ValueKind("a whole number", _whole_from_text, _whole)
 TEXT = ValueKind("text in quotes", _text, _text)
 SWITCH = ValueKind("true or false", _switch, _switch)
 SIZE = ValueKind('a size such as "8GB"', _bytes, _bytes)
 DURATION = ValueKind('a duration such as "5m"', _seconds, _seconds)
 HOSTS = ValueKind("a list of names or addresses, or a file of them", _hosts, _hosts)
+NAMES = ValueKind("a list of names", _listed, _listed)
+COUNTS = ValueKind("a list of whole numbers such as 1,2,4", _counts_from_text, _counts)
 SETTINGS = ValueKind("a table of keys and values", assignments, _settings, repeated=True)
 SWEEP = ValueKind("a table of keys and lists", sweeps, _swept, repeated=True)
 SLURM = ValueKind("a table of keys and values", _words_of_slurm, _settings_as_text, repeated=True)

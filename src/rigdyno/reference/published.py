@@ -57,6 +57,60 @@ class PublishedScaling:
     speedup: float
 
 
+@dataclass(frozen=True)
+class PublishedJob:
+    """Seconds of a job by number of cards, read off a graph."""
+
+    source: str
+    framework: str
+    job: str
+    seconds: dict[int, float]
+    note: str
+
+
+@dataclass(frozen=True)
+class PublishedSummary:
+    """One line of the published table of a cluster's usage and power."""
+
+    source: str
+    framework: str  # or "idle"
+    cards: int
+    device_usage: tuple[float, float] | None  # from, to; "20-80%" as printed
+    spotty: bool
+    cpu_usage: float | None
+    watts: float
+
+
+def cluster_jobs() -> tuple[PublishedJob, ...]:
+    jobs: dict[tuple[str, str], PublishedJob] = {}
+    for row in _table("jetson_runtime.csv"):
+        made = PublishedJob(row["source"], row["framework"], row["job"], {}, row["note"])
+        job = jobs.setdefault((row["framework"], row["job"]), made)
+        job.seconds[int(row["cards"])] = float(row["seconds"])
+    return tuple(jobs.values())
+
+
+def cluster_summary() -> tuple[PublishedSummary, ...]:
+    return tuple(
+        PublishedSummary(
+            source=row["source"],
+            framework=row["framework"],
+            cards=int(row["cards"]),
+            device_usage=_usage_range(row["gpu_usage"]),
+            spotty="spotty" in row["gpu_usage"],
+            cpu_usage=float(row["cpu_usage_percent"]) / 100 if row["cpu_usage_percent"] else None,
+            watts=float(row["power_w"]),
+        )
+        for row in _table("jetson_cluster.csv")
+    )
+
+
+def _usage_range(printed: str) -> tuple[float, float] | None:
+    """'20-80%', '100% (spotty)'."""
+    low, _, high = printed.partition("%")[0].partition("-")
+    return (float(low) / 100, float(high or low) / 100) if low else None
+
+
 def resnet50_scaling() -> tuple[PublishedScaling, ...]:
     return tuple(
         PublishedScaling(

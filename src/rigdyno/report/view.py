@@ -29,8 +29,10 @@ def view_of(
     saved_in: str,
     warnings: Sequence[str] = (),
     noise: Sentence | None = None,
+    beside: Sequence[Measurement] = (),
 ) -> View:
-    presented = _presented(head.plan.suite, measurements)
+    """`beside`: no figures of this run, and of some use to its suite."""
+    presented = _presented(head.plan.suite, [*measurements, *beside])
     label = f"{head.plan.label}: " if head.plan.label else ""
     return View(
         title=presented.title,

@@ -144,12 +144,28 @@ class StepMeter:
         self._began_ns = self._start_ns = self._flushed_ns = self._last_ns = self._now_ns()
         self._look_ns: float = self._began_ns + FLUSH_NS
         self._end_ns = self._most_ns = math.inf
-        if budget is not None:
+        self._job_steps_left = None if budget is None else budget.job_steps
+        if budget is not None and budget.job_steps is None:
             self._end_ns = self._began_ns + budget.seconds * NS_PER_S
             self._most_ns = self._began_ns + max(budget.seconds, budget.most_seconds) * NS_PER_S
 
     def more(self) -> bool:
+        """A job counts its steps here: it ends with the last of them, whatever their time."""
+        if self._job_steps_left is not None:
+            self._job_steps_left -= 1
+            if self._job_steps_left < 0 and self._running:
+                self._end_job()
         return self._running
+
+    def _end_job(self) -> None:
+        """A block that the last step left unfinished is a row like any other."""
+        self._leave_lane()
+        if self._pending:
+            if self._synchronise is not None:
+                self._synchronise()
+            self._write_row(self._now_ns(), 0)
+        self._running = False
+        self._ended()
 
     def repeat(self, step: Step, items_per_step: float) -> None:
         while self._running:

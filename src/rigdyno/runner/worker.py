@@ -126,8 +126,9 @@ class Worker:
         return self.meter
 
     def _start_phases(self, training: Training) -> Mark:
-        """A duel's turns are too few to be taken apart."""
-        if not training.phases or self.turns is not None:
+        """A duel's turns are too few to be taken apart; of a job, the question is where its time goes."""
+        wanted = training.phases or self.spec.budget.job_steps is not None
+        if not wanted or self.turns is not None:
             return no_mark
         file = self._row_file(PHASES, "phases")
         self.phases = PhaseClock(file, SystemClock(), self._known_framework, self.place.all_devices[0])

@@ -43,6 +43,50 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     explained: float  # the share of the step's time that the phases add up to; of the rank where it is furthest from 1
 
 
+class JobTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a whole job went, from its start to its end. The parts add up to the whole."""
+
+    seconds: Estimate
+    start: float  # until the last rank's first step: processes, imports, images, joining; and their end
+    data: float | None  # waiting for batches; None: the phases were not timed, and it is in the training
+    training: float  # forward, backward, optimizer
+    communication: float | None  # waiting for others' gradients; None: as with data
+    evaluation: float  # of the accuracy; 0 where nothing was evaluated
+    steps: int  # of one rank
+    items: float  # of all ranks
+
+    @property
+    def loop(self) -> float:
+        return (self.data or 0.0) + self.training + (self.communication or 0.0)
+
+    @property
+    def without_start(self) -> float:
+        """What the clocks of the published scripts cover."""
+        return self.loop + self.evaluation
+
+
+class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node's meters said over time, thinned; 0 s is its first step. None: not read then."""
+
+    node: int
+    seconds: tuple[float, ...]
+    cpu: tuple[float | None, ...]  # share of all cores
+    device: tuple[float | None, ...] = ()  # share of the cards' time, mean over them; empty: no card could be read
+    watts: tuple[float | None, ...] = ()  # empty: there is no meter of the whole node
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one configuration's first process, while it stepped."""
+
+    nodes: tuple[NodeUsage, ...]
+    cpu: float | None  # mean over nodes and time
+    device: float | None = None
+    device_low: float | None = None  # the range that nine readings of ten are in
+    device_high: float | None = None
+    burstiness: float | None = None  # standard deviation over mean of the device's readings
+    interval_seconds: float | None = None  # between two readings
+
+
 class Soak(msgspec.Struct, frozen=True, kw_only=True):
     """How the rate held over time."""
 
@@ -66,6 +110,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     validity: Validity | None = None
     soak: Soak | None = None
     energy: EnergyFigures | Missing | None = None  # None: nobody sampled it
+    job: JobTime | None = None  # None: it wasn't one
+    usage: Usage | None = None  # None: nobody sampled it, or it was no job
 
     def throughput(self, kind: str = "step") -> Estimate | Missing:
         if kind in self.kinds:

@@ -49,3 +49,8 @@ ENERGY_RATIO = Metric(name="ratio of energies per item", unit="x", better="lower
 POWER = Metric(name="power", unit="W", better="lower")
 COVERAGE = Metric(name="share of the time that the meter covered", unit="share", better="higher")
 COUNT = Metric(name="count", unit="")
+JOB_JOULES = Metric(name="energy of the steps of a job", unit="J", better="lower")
+USAGE = Metric(name="usage", unit="share")
+LOSS = Metric(name="loss", unit="", better="lower")
+ACCURACY = Metric(name="accuracy", unit="share", better="higher")
+BURSTINESS = Metric(name="burstiness", unit="")

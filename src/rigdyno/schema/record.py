@@ -33,6 +33,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     first_loss: float | None = None
     last_loss: float | None = None
     accuracy: float | None = None
+    evaluation_seconds: float | None = None  # that finding the accuracy took
     epsilon: float | None = None
 
 

@@ -26,6 +26,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float = 10.0
     max_steps: int | None = None
+    job_steps: int | None = None  # all steps of a job, warm-up included: it ends with them, however long they take
     stop: Literal["steps", "clock"] = "steps"
     most_seconds: float = 0.0  # until the rows for a verdict are there; counts where it is more
     start_seconds: float | None = None  # what the start may take, more is taken off; None: as long as it does
@@ -79,7 +80,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         rules = {name: f"largest in {size} B" for name, size in self.largest.items()}  # what they came to is a result
         options = sorted({**{name: repr(value) for name, value in self.resolved.items()}, **rules}.items())
         how = (self.update, self.arrangement, self.world_size, self.nodes, kind, self.threads, soak)
-        what = (self.workload, options, *how)
+        job = () if self.budget.job_steps is None else (self.budget.job_steps,)
+        what = (self.workload, options, *how, *job)
         return hashlib.blake2b(msgspec.json.encode(what), digest_size=8).hexdigest()
 
     def named_options(self) -> dict[str, str]:
@@ -163,6 +165,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     noise_missing: str | None = None  # why a suite doesn't measure the machine's own noise
     budget_seconds: float | None = None  # for everything together, kept by the clock; None: nobody said
     spare_seconds: float = 0.0  # for the spare cells
+    beside: str | None = None  # an earlier run that its tables are to show beside this one
     foreseen: str | None = None  # which rows will be SUSPECT for want of time, and what would settle them
 
     @property

@@ -78,7 +78,7 @@ def _resnet(request: SuiteRequest, ranks: int, nodes: int, most: int) -> RunSpec
         world_size=ranks,
         nodes=nodes,
         device=request.device,
-        threads=_threads(request, most),
+        threads=threads_of(request, most),
         pinned=on_cpu,
         budget=budget,
     )
@@ -92,13 +92,13 @@ def _link(request: SuiteRequest, ranks: int, nodes: int, most: int) -> RunSpec:
         world_size=ranks,
         nodes=nodes,
         device=request.device,
-        threads=_threads(request, most),
+        threads=threads_of(request, most),
         pinned=request.device == "cpu",
         budget=Budget(seconds=LINK_SECONDS),
     )
 
 
-def _threads(request: SuiteRequest, most: int) -> int | None:
+def threads_of(request: SuiteRequest, most: int) -> int | None:
     """As many for one rank as for each of all: else the first point would be another machine's."""
     if request.threads is not None or request.device != "cpu":
         return request.threads

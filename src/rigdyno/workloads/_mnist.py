@@ -1,11 +1,15 @@
-"""MNIST, or what has its form (Fashion-MNIST), from a folder; else made-up images that can be learnt."""
+"""MNIST, or what has its form (Fashion-MNIST), from a folder; else made-up images that can be learnt. What workloads on
+all frameworks share: the data, who gets which of it, and in which order."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rigdyno.contracts import CannotRun, Place
 from rigdyno.errors import BadValue
 from rigdyno.workloads._idx import read_idx
 
@@ -17,9 +21,12 @@ SIDE = 28
 CLASSES = 10
 TRAIN_IMAGES, TEST_IMAGES = 60_000, 10_000
 MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's pixels between 0 and 1
+FASHION = "fashion"  # in place of a folder: Fashion-MNIST, where Debian's package dataset-fashion-mnist has put it
+FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 
 _PREFIXES = ("train", "t10k")
 _IMAGES, _LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
+_FLOAT32_BYTES = 4
 _BLOCK = 4  # made-up images consist of blocks that a small convolution can see
 
 
@@ -37,6 +44,74 @@ class Part:
         """One rank's images. All ranks have equally many, so that none waits for another's last batch."""
         each = len(self) // world_size
         return Part(self.images[rank::world_size][:each], self.labels[rank::world_size][:each])
+
+
+@dataclass(frozen=True)
+class Source:
+    train: Part
+    test: Part
+    notes: tuple[str, ...]  # which images these are
+
+
+_RESIDENT = "all images lie on the device from the start: loading isn't measured"
+
+
+def opened(data: str, seed: int) -> Source:
+    """`data`: a folder, 'fashion', or nothing for synthetic images."""
+    if not data:
+        return Source(*synthetic(seed), ("synthetic images, not MNIST: the accuracy says nothing", _RESIDENT))
+    whose = "Fashion-MNIST" if data == FASHION else "images of MNIST's form, from the given folder"
+    return Source(*from_folder(_folder(data)), (whose, _RESIDENT))
+
+
+def refusal(data: str) -> str | None:
+    if not data:
+        return None
+    missing = missing_file(_folder(data))
+    if missing is None or data != FASHION:
+        return missing
+    return f"{missing}; Debian's package dataset-fashion-mnist brings it: apt install dataset-fashion-mnist"
+
+
+def _folder(data: str) -> Path:
+    return FASHION_FOLDER if data == FASHION else Path(data)
+
+
+def memory_bytes(batch_size: int) -> int:
+    """Of all images, as bytes and as numbers, and of what one batch computes."""
+    pixels = SIDE * SIDE
+    return (TRAIN_IMAGES + TEST_IMAGES) * pixels * (_FLOAT32_BYTES + 2) + batch_size * pixels * 100
+
+
+def share_of(train: Part, place: Place, batch_size: int) -> Part:
+    mine = train.share(place.rank, place.world_size)
+    if batch_size > len(mine):
+        raise CannotRun(f"batch_size {batch_size} is more than the {len(mine)} images of a rank")
+    return mine
+
+
+def normalised(part: Part) -> NDArray[np.float32]:
+    """Pixels as numbers, as the classic example has them."""
+    import numpy as np
+
+    pixels = part.images.astype(np.float32)
+    pixels /= 255
+    pixels -= MEAN
+    pixels /= DEVIATION
+    return pixels
+
+
+def orders(images: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Of each epoch: the numbers of all images, shuffled."""
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    while True:
+        yield random.permutation(images)
+
+
+def count(shapes: Sequence[Sequence[int]]) -> int:
+    return sum(math.prod(shape) for shape in shapes)
 
 
 def missing_file(folder: Path) -> str | None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rigdyno.contracts import CannotRun, Options, Place, Requirement, Samples, Training
+from rigdyno.contracts import Options, Place, Requirement, Samples, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads import _mnist
 from rigdyno.workloads._options import number_between, text, whole_number
@@ -16,8 +15,6 @@ from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS
 if TYPE_CHECKING:
     import torch
 
-_FLOAT32_BYTES = 4
-_IMAGES = _mnist.TRAIN_IMAGES + _mnist.TEST_IMAGES
 _TEST_BATCH = 1000
 
 
@@ -36,7 +33,7 @@ class MnistCnn:
     batch_size: int = 64
     learning_rate: float = 0.01
     momentum: float = 0.5
-    data: str = ""  # a folder with MNIST's idx files, gzipped or not; empty: synthetic images
+    data: str = ""  # a folder with MNIST's idx files, or 'fashion' (Debian's Fashion-MNIST); empty: synthetic images
 
     def __post_init__(self) -> None:
         whole_number("batch_size", self.batch_size)
@@ -45,14 +42,13 @@ class MnistCnn:
         text("data", self.data)
 
     def refuses(self, system: System, device: str) -> str | None:
-        return _mnist.missing_file(Path(self.data)) if self.data else None
+        return _mnist.refusal(self.data)
 
     def traps(self) -> tuple[str, ...]:
         return ()
 
     def memory_bytes(self, system: System) -> int:
-        pixels = _mnist.SIDE * _mnist.SIDE
-        return IMPORT_BYTES + _IMAGES * pixels * (_FLOAT32_BYTES + 2) + self.batch_size * pixels * 100
+        return IMPORT_BYTES + _mnist.memory_bytes(self.batch_size)
 
     def start_seconds(self) -> float:
         return IMPORT_SECONDS + 3.0  # the images, and what a first optimizer imports
@@ -63,10 +59,8 @@ class MnistCnn:
     def build(self, place: Place) -> Training:
         import torch
 
-        train, test = _mnist.from_folder(Path(self.data)) if self.data else _mnist.synthetic(place.seed)
-        mine = train.share(place.rank, place.world_size)
-        if self.batch_size > len(mine):
-            raise CannotRun(f"batch_size {self.batch_size} is more than the {len(mine)} images of a rank")
+        source = _mnist.opened(self.data, place.seed)
+        mine = _mnist.share_of(source.train, place, self.batch_size)
         torch.manual_seed(place.seed)  # every rank begins with the same parameters
         model = _network().to(place.device)
         torch.manual_seed(place.seed + place.rank)  # but drops out on its own
@@ -77,18 +71,15 @@ class MnistCnn:
             optimizer=self._optimizer,
             batches=_batches((images, labels), self.batch_size, place.seed + place.rank),
             samples=Samples(len(labels), self.batch_size, lambda chosen: (images[chosen], labels[chosen])),
-            accuracy=_accuracy(model, _on_device(test, place.device)),
-            notes=self._notes(),
+            accuracy=_accuracy(model, _on_device(source.test, place.device)),
+            settled={"parameters": _mnist.count([each.shape for each in model.parameters()])},
+            notes=source.notes,
         )
 
     def _optimizer(self, parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch
 
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
-
-    def _notes(self) -> tuple[str, ...]:
-        resident = "all images lie on the device from the start: loading isn't measured"
-        return (resident,) if self.data else ("synthetic images, not MNIST: the accuracy says nothing", resident)
 
 
 def _network() -> torch.nn.Module:
@@ -115,8 +106,7 @@ def _on_device(part: _mnist.Part, device: str) -> tuple[torch.Tensor, torch.Tens
     """Normalised images (count x 1 x 28 x 28) and labels."""
     import torch
 
-    pixels = torch.tensor(part.images, dtype=torch.float32).unsqueeze(1)
-    pixels.div_(255).sub_(_mnist.MEAN).div_(_mnist.DEVIATION)
+    pixels = torch.from_numpy(_mnist.normalised(part)).unsqueeze(1)
     return pixels.to(device), torch.tensor(part.labels, dtype=torch.int64).to(device)
 
 
@@ -127,10 +117,8 @@ def _batches(
     import torch
 
     images, labels = data
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        order = torch.randperm(len(labels), generator=generator).to(labels.device)
-        for chosen in torch.split(order, size):
+    for order in _mnist.orders(len(labels), seed):
+        for chosen in torch.split(torch.from_numpy(order).to(labels.device), size):
             yield images[chosen], labels[chosen]
 
 

@@ -45,7 +45,7 @@ def _another_framework(monkeypatch):
 
 @pytest.mark.usefixtures("_another_framework")
 def test_an_update_of_another_framework_is_refused():
-    words = "the update 'plain' is for torch, and this workload is for other; no update for other is installed"
+    words = "the update 'plain' is for torch and tensorflow, and this workload is for other; no update for other is"
     assert refused(ALONE, Trained()).startswith(words)
 
 

@@ -25,7 +25,20 @@ from rigdyno.plan.run_options import (
     RunOption,
     message_for_python,
 )
-from rigdyno.plan.values import DURATION, HOSTS, SETTINGS, SIZE, SLURM, SWEEP, SWITCH, TEXT, WEIGHTS, WHOLE
+from rigdyno.plan.values import (
+    COUNTS,
+    DURATION,
+    HOSTS,
+    NAMES,
+    SETTINGS,
+    SIZE,
+    SLURM,
+    SWEEP,
+    SWITCH,
+    TEXT,
+    WEIGHTS,
+    WHOLE,
+)
 
 # What stands beside the table: how a run is carried out and shown, and what is a duel's alone.
 OF_COMMANDS = {"out", "dry_run", "as_json", "quiet", "target"}
@@ -36,6 +49,7 @@ ANNOTATIONS = {
     SETTINGS: "Mapping[str, Value] | None", SLURM: "Mapping[str, Value] | None",
     SWEEP: "Mapping[str, Sequence[Value]] | None", DURATION: "str | float | None", WHOLE: "int | None",
     TEXT: "str | None", SIZE: "str | None", SWITCH: "bool", HOSTS: "str | Sequence[str] | None",
+    NAMES: "str | Sequence[str] | None", COUNTS: "Sequence[int] | None",
 }  # fmt: skip
 
 
@@ -56,6 +70,8 @@ WRITTEN = {
     WHOLE: Written(3, "3", 3, 3),
     TEXT: Written("some:1", '"some:1"', "some:1", "some:1"),
     SWITCH: Written(True, "true", True, True),
+    NAMES: Written("a, b,c", '["a", "b", "c"]', ["a", "b", "c"], ("a", "b", "c")),
+    COUNTS: Written("1, 4,2", "[1, 4, 2]", [1, 4, 2], (1, 2, 4)),
     HOSTS: Written("a, b,c", '["a", "b", "c"]', ["a", "b", "c"], ("a", "b", "c")),
     WEIGHTS: Written("w.pt", "", None, {"weights": "w.pt"}),
 }

@@ -67,6 +67,18 @@ def steps_of_one_device(rig, monkeypatch):
     return is_right(rig.durations(), STEP)
 
 
+def steps_of_a_job(rig, monkeypatch):
+    """The last of them don't fill a block."""
+    budget = Budget(seconds=0.5, job_steps=50)
+    meter = StepMeter(rig.file("step"), rig.clock, budget, synchronise=rig.framework.waiter("cuda"), settled=settled)
+    while meter.more():
+        rig.torch.queues[0].work(STEP)
+        meter.step()
+    meter.close()
+    found = rig.durations()
+    return sum(steps for _, steps in found) == 50 and found[-1][1] < found[-2][1] and is_right(found, STEP)
+
+
 def steps_of_two_devices(rig, monkeypatch):
     wait = waiter_for(rig.framework, ("cuda:0", "cuda:1"))
     meter = StepMeter(rig.file("step"), rig.clock, Budget(seconds=0.5), synchronise=wait, settled=settled)
@@ -125,7 +137,14 @@ def phases_of_steps(rig, monkeypatch):
     return [(row["kind"], row["start_ns"], row["end_ns"]) for row in rows] == truth
 
 
-SCENARIOS = [steps_of_one_device, steps_of_two_devices, a_users_own_loop, turns_of_an_arm, phases_of_steps]
+SCENARIOS = [
+    steps_of_one_device,
+    steps_of_a_job,
+    steps_of_two_devices,
+    a_users_own_loop,
+    turns_of_an_arm,
+    phases_of_steps,
+]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -449,3 +449,27 @@ def test_being_put_aside_between_reading_the_two_clocks_is_no_jump(path, clock):
 
     steps_with(clock, meter, once)
     assert not jumped(path).any()
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.0007, 0.0000467])
+@pytest.mark.parametrize("steps", [1, 3, 7, 1234])
+def test_a_job_ends_with_its_last_step_whatever_the_time(path, clock, seconds, steps):
+    """Warm-up included; blocks of short steps must lose none."""
+    looked = []
+    meter = a_meter(path, clock, Budget(seconds=1.0, job_steps=steps), ended=lambda: looked.append(clock.at_ns))
+    assert run(meter, clock, seconds, items=64) == steps
+    _, rows = read_rows(path)
+    assert rows["steps"].sum() == steps
+    assert rows["items"].sum() == 64 * steps
+    assert len(looked) == 1
+    spent = (rows["end_ns"][-1] - rows["start_ns"][0]) / 1e9
+    assert spent == pytest.approx(seconds * steps, rel=1e-6)
+
+
+def test_a_job_on_a_device_that_works_asynchronously_waits_for_its_last_steps(path, clock):
+    waited = []
+    meter = a_meter(path, clock, Budget(seconds=1.0, job_steps=50), synchronise=lambda: waited.append(clock.at_ns))
+    assert run(meter, clock, 0.003) == 50
+    _, rows = read_rows(path)
+    assert rows["steps"].sum() == 50
+    assert waited[-1] == rows["end_ns"][-1] == clock.at_ns

@@ -106,3 +106,9 @@ def test_a_block_is_chosen_again_by_all_ranks_together(tmp_path):
 def test_at_most_so_many_steps(tmp_path):
     one, two = run_ranks(tmp_path, Budget(seconds=10.0, max_steps=7), 0.1, 0.2)
     assert len(one) == len(two) == warm_up(one) + 7
+
+
+@pytest.mark.parametrize("seconds", [(0.01, 0.013), (0.0002, 0.0003)])
+def test_a_job_ends_at_the_same_step_on_every_rank(tmp_path, seconds):
+    found = run_ranks(tmp_path, Budget(seconds=1.0, job_steps=777), *seconds)
+    assert [int(rows["steps"].sum()) for rows in found] == [777, 777]

@@ -1,5 +1,7 @@
 """The MNIST network: its size, its data, and that it learns."""
 
+import gzip
+import struct
 from itertools import islice
 
 import numpy as np
@@ -80,6 +82,21 @@ def test_synthetic_images_are_called_so():
 def test_a_folder_without_mnist_is_refused(tmp_path):
     assert MnistCnn().refuses(None, "cpu") is None
     assert "has no train-images-idx3-ubyte" in MnistCnn(data=str(tmp_path)).refuses(None, "cpu")
+
+
+def test_fashion_is_where_debian_puts_it_and_is_called_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(_mnist, "FASHION_FOLDER", tmp_path)
+    assert "apt install dataset-fashion-mnist" in MnistCnn(data="fashion").refuses(None, "cpu")
+    for prefix, count in (("train", 70), ("t10k", 20)):
+        images = struct.pack(">4B3I", 0, 0, 8, 3, count, 28, 28) + bytes(count * 28 * 28)
+        labels = struct.pack(">4BI", 0, 0, 8, 1, count) + bytes(count)
+        (tmp_path / f"{prefix}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        (tmp_path / f"{prefix}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+    assert MnistCnn(data="fashion").refuses(None, "cpu") is None
+    built = MnistCnn(data="fashion").build(Place(device="cpu"))
+    assert built.samples.count == 70
+    assert "Fashion-MNIST" in built.notes
+    assert not any("synthetic" in note for note in built.notes)
 
 
 def test_a_batch_larger_than_the_data():

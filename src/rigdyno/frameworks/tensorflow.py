@@ -1,0 +1,126 @@
+"""TensorFlow 2, on CPUs and on GPUs. It has no events: a mark waits for the device, and reads the clock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, ClassVar
+
+from rigdyno.clock import SystemClock
+from rigdyno.contracts import Requirement, card_of
+from rigdyno.schema.record import DeviceMemory
+from rigdyno.schema.system import Accelerator
+
+_OUT_OF_MEMORY = ("oom when allocating", "failed to allocate memory")  # of errors that have no type of their own
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorFlow:
+    """TensorFlow 2 on CPUs and on GPUs"""
+
+    module: ClassVar[str] = "tensorflow"
+    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("tensorflow", "tensorflow"),)
+
+    api: Any = None  # in place of tensorflow itself: a device that isn't there
+
+    @property
+    def _tensorflow(self) -> Any:
+        if self.api is not None:
+            return self.api
+        import tensorflow
+
+        return tensorflow
+
+    def has_no_accelerator(self) -> bool:
+        try:
+            return sys.platform == "linux" and bool(metadata.version("tensorflow-cpu"))
+        except metadata.PackageNotFoundError:
+            return False
+
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        return tuple(map(self._accelerator, self._tensorflow.config.list_physical_devices("GPU")))
+
+    def versions(self) -> dict[str, str]:
+        built = self._tensorflow.sysconfig.get_build_info()
+        found = {
+            "tensorflow": self._tensorflow.__version__,
+            "cuda": built.get("cuda_version"),
+            "cudnn": built.get("cudnn_version"),
+        }
+        return {name: str(version) for name, version in found.items() if version}
+
+    def threads(self) -> int | None:
+        """None: as many as it takes by itself, which it doesn't tell."""
+        return self._tensorflow.config.threading.get_intra_op_parallelism_threads() or None
+
+    def prepare(self, seed: int, threads: int | None) -> None:
+        if threads is not None:
+            self._tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
+            self._tensorflow.config.threading.set_inter_op_parallelism_threads(threads)
+        self._tensorflow.random.set_seed(seed)
+
+    def waiter(self, device: str) -> Callable[[], None] | None:
+        if _is_cpu(device):
+            return None
+        wait: Callable[[], None] = self._tensorflow.test.experimental.sync_devices
+        return wait
+
+    def in_use(self) -> Sequence[str]:
+        """Those that hold memory; looking for them initialises all, if there are any."""
+        if not self._tensorflow.config.list_physical_devices("GPU"):
+            return ()
+        count = len(self._tensorflow.config.list_logical_devices("GPU"))
+        return [f"{self._kind()}:{index}" for index in range(count) if self._memory_of(f"GPU:{index}")["current"] > 0]
+
+    def event(self, device: str) -> Any:
+        wait = self.waiter(device)
+        if wait is not None:
+            wait()
+        return SystemClock.now_ns()
+
+    def elapsed_ns(self, first: Any, last: Any) -> int:
+        return int(last - first)
+
+    def forget_peak_memory(self, device: str) -> None:
+        if not _is_cpu(device):
+            self._tensorflow.config.experimental.reset_memory_stats(self._name(device))
+
+    def memory(self, device: str) -> DeviceMemory | None:
+        """How much there is, it doesn't tell."""
+        if _is_cpu(device):
+            return None
+        return DeviceMemory(peak_bytes=self._memory_of(self._name(device))["peak"])
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        words = str(error).lower()
+        exhausted = isinstance(error, self._tensorflow.errors.ResourceExhaustedError)
+        return exhausted or any(sign in words for sign in _OUT_OF_MEMORY)
+
+    def _name(self, device: str) -> str:
+        """A rank that sees its own card alone knows it as the first."""
+        card = card_of(device) or 0
+        return f"GPU:{card if card < len(self._tensorflow.config.list_logical_devices('GPU')) else 0}"
+
+    def _memory_of(self, name: str) -> dict[str, int]:
+        found: dict[str, int] = self._tensorflow.config.experimental.get_memory_info(name)
+        return found
+
+    def _kind(self) -> str:
+        """As `--device` calls it."""
+        return "mps" if sys.platform == "darwin" else "cuda"
+
+    def _accelerator(self, device: Any) -> Accelerator:
+        told = self._tensorflow.config.experimental.get_device_details(device)
+        is_rocm = self._tensorflow.sysconfig.get_build_info().get("is_rocm_build", False)
+        capability = told.get("compute_capability")
+        return Accelerator(
+            kind="rocm" if is_rocm else self._kind(),
+            name=told.get("device_name", device.name),
+            capability=".".join(map(str, capability)) if capability else None,
+        )
+
+
+def _is_cpu(device: str) -> bool:
+    return card_of(device) is None

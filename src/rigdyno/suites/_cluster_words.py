@@ -1,0 +1,122 @@
+"""What the cluster suite says at the end: what keeps a job from its ideal, whether it learnt the same, what it took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rigdyno.schema.measured import JobTime, Measurement
+from rigdyno.schema.view import Headline
+from rigdyno.suites._cluster_curves import PARTS, Curve, Shown, is_published, joules_of, quality_of
+from rigdyno.suites._cluster_published import TWO_MODELS
+from rigdyno.units import show_percent, show_scaled, show_seconds
+
+TEST_IMAGES = 10_000  # of MNIST, Fashion-MNIST and the synthetic images
+NORMAL_95 = 1.96
+NAMES = {
+    "start": "start-up, which more cards don't shorten",
+    "data": "waiting for batches",
+    "training": "computing, which takes longer beside the others",
+    "communication": "waiting for the gradients of others",
+    "evaluation": "the evaluation, which every card does as a whole",
+}
+
+
+def closing(shown: Shown) -> tuple[str, ...]:
+    said = [words for curve in shown.curves for words in (gap(curve), learning(curve), energy(curve))]
+    models = [f"{TWO_MODELS[0].upper()}{TWO_MODELS[1:]}."] if any(map(is_published, shown.jobs)) else []
+    return tuple(words for words in (*said, *models) if words is not None)
+
+
+def headline(shown: Shown) -> Headline | None:
+    """The quickest of all."""
+    timed = [(curve, each, each.job.seconds) for curve in shown.curves for each in curve.points if each.job is not None]
+    if not timed:
+        return None
+    curve, best, seconds = min(timed, key=lambda each: each[2].value)
+    what = f"{curve.name}, {best.spec.world_size} {_cards(best)}: time of the job"
+    return Headline(what=what, figure=seconds, status=best.status, place="the published jobs are other ones")
+
+
+def gap(curve: Curve) -> str | None:
+    """Of the largest number of cards: each part of the job's time against its share of what one card took."""
+    largest = next((point for point in reversed(curve.points) if point.job is not None), None)
+    if largest is None or largest.job is None or curve.alone is None or largest.spec.world_size == 1:
+        return None
+    cards, job, alone = largest.spec.world_size, largest.job, curve.alone
+    ideal = alone.seconds.value / cards
+    above = job.seconds.value - ideal
+    head = f"{curve.name}, {cards} {_cards(largest)}: "
+    if above <= 0:
+        return f"{head}nothing keeps it from the ideal of {show_seconds(ideal)}."
+    found = {part: _seconds(job, part) - _seconds(alone, part) / cards for part in PARTS}
+    most = max(found, key=lambda part: found[part])
+    share = show_percent(min(1.0, found[most] / above))
+    times = alone.without_start / job.without_start
+    return (
+        f"{head}{show_seconds(above)} above the ideal of {show_seconds(ideal)}, {share} of it {NAMES[most]}. Without "
+        f"start-up it is {times:.2f} times as fast as one."
+    )
+
+
+def _cards(measurement: Measurement) -> str:
+    return "CPU ranks" if measurement.spec.device == "cpu" else "cards"
+
+
+def _seconds(job: JobTime, part: str) -> float:
+    return getattr(job, part) or 0.0
+
+
+def learning(curve: Curve) -> str | None:
+    """Whether the accuracy changed with the number of cards: the largest difference between two of them, against what
+    chance makes of as many test images."""
+    known = [(point, quality.accuracy) for point in curve.points if (quality := quality_of(point)) is not None]
+    found = [(point.spec.world_size, accuracy) for point, accuracy in known if accuracy is not None]
+    if len(found) < 2:
+        return None
+    (few, low), *_, (many, high) = sorted(found, key=lambda each: each[1])
+    apart = f"{show_percent(low)} with {few} and {show_percent(high)} with {many}"
+    same = high - low <= by_chance(low, high, len(found))
+    verdict, why = ("did not change", "closer than") if same else ("changed", "further apart than")
+    return (
+        f"{curve.name}: the accuracy {verdict} with their number: {apart} are {why} {TEST_IMAGES:,} test images can "
+        f"tell{_losses(curve)}."
+    )
+
+
+def by_chance(one: float, other: float, among: int) -> float:
+    """How far two accuracies are apart in at most 5 of 100 cases where both are the same, because other images would
+    have given others. The two that are furthest apart of several may be further: by as much as Bonferroni's correction
+    for the number of pairs."""
+    pairs = among * (among - 1) // 2
+    mean = (one + other) / 2
+    factor = math.sqrt(NORMAL_95**2 + 2 * math.log(pairs)) if pairs > 1 else NORMAL_95
+    return factor * math.sqrt(2 * max(mean * (1 - mean), 1 / TEST_IMAGES) / TEST_IMAGES)
+
+
+def _losses(curve: Curve) -> str:
+    found = [quality.last_loss for point in curve.points if (quality := quality_of(point)) is not None]
+    known = [loss for loss in found if loss is not None]
+    if len(known) < 2:
+        return ""
+    return f"; the last losses are {' and '.join(f'{loss:.2f}' for loss in known)}"
+
+
+def energy(curve: Curve) -> str | None:
+    """The number of cards of least energy, least time and least product, where a meter tells."""
+    found = [
+        (point.spec.world_size, joules, point.job.seconds.value)
+        for point in curve.points
+        if point.job is not None and (joules := joules_of(point)) is not None
+    ]
+    if len(found) < 2:
+        return None
+    criteria: dict[str, Callable[[tuple[int, float, float]], float]] = {
+        "energy": lambda each: each[1],
+        "time": lambda each: each[2],
+        "their product": lambda each: each[1] * each[2],
+    }
+    best = ", ".join(f"{min(found, key=rule)[0]} take the least {what}" for what, rule in criteria.items())
+    one, most = found[0], found[-1]
+    ratio = f"{most[0]} take {show_percent(most[1] / one[1])} of the energy of {one[0]}"
+    return f"{curve.name}: {best}; {ratio} ({show_scaled(most[1], 'J')} against {show_scaled(one[1], 'J')})."

@@ -1,0 +1,53 @@
+"""The cluster suite over two nodes: both frameworks' ranks meet over a real network stack, and each node's telemetry is
+there."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from hosts import two_hosts
+from test_nodes import Node, on_both, only_record
+
+from driving import cell_folders, none_left, steps_began, until
+from rigdyno.schema.record import Completed, Failed
+
+SHORT = ["--cards", "2", "--ranks", "1", "--steps", "80", "--repeat", "1", "--idle", "1s"]
+
+
+def test_both_frameworks_over_two_nodes_with_telemetry_of_each(tmp_path):
+    with two_hosts() as hosts:
+        run, _ = on_both(hosts, tmp_path, "cluster", *SHORT)
+    assert all(isinstance(record.outcome, Completed) for record in run.records)
+    assert [each.spec.workload for each in run.measurements] == ["mnist_cnn", "mnist_cnn_tensorflow"]
+    for each in run.measurements:
+        assert (each.spec.nodes, each.job.steps, each.job.items) == (2, 40, 2 * 40 * 64)
+        assert each.job.communication > 0
+        assert [node.node for node in each.usage.nodes] == [0, 1]
+        assert all(any(value is not None for value in node.cpu) for node in each.usage.nodes)
+    drawn = [figure for figure in run.view().figures if figure.kind == "timeline"]
+    names = [[series.name for series in figure.series] for figure in drawn]
+    assert names.count(["node 0", "node 1"]) == 3  # the idle rig's among them
+    assert sum(each.job.seconds.value for each in run.measurements) == pytest.approx(
+        sum(record.seconds for record in run.records if record.spec.workload != "idle")
+    )
+
+
+def test_a_rank_of_tensorflow_that_is_lost_on_another_node_is_named(tmp_path):
+    with two_hosts() as (first, second):
+        target = ["mnist_cnn_tensorflow", "--ranks", "1", "--budget", "5m"]
+        ours = Node(first, 0, tmp_path, first, *target)
+        theirs = Node(second, 1, tmp_path, first, "mnist_cnn_tensorflow")
+        try:
+            until(lambda: steps_began(ours.store, rows=20), "the ranks were stepping")
+            os.kill(theirs.pid_of("rank1"), signal.SIGKILL)
+            code, log = ours.ended()
+            assert code == 1, log
+            (cell,) = cell_folders(ours.store)
+            none_left(cell)
+        finally:
+            for node in (ours, theirs):
+                node.process.kill()
+    lost = "rank 1 was lost: SIGKILL: killed from outside"
+    assert only_record(ours).outcome == Failed(kind="signal", phase="measure", message=lost)

@@ -1,0 +1,337 @@
+"""The cluster suite: which jobs it wants, and what it makes of their times, accuracies and joules."""
+
+import pytest
+
+from rigdyno.contracts import SuiteRequest
+from rigdyno.errors import BadValue, UnknownName, UsageError
+from rigdyno.plan.expand import expand
+from rigdyno.plan.load import Request, from_flags
+from rigdyno.plan.preflight import Resources
+from rigdyno.reference.published import cluster_jobs, cluster_summary
+from rigdyno.schema.energy import EnergyFigures
+from rigdyno.schema.estimate import Estimate, Missing, Validity
+from rigdyno.schema.measured import JobTime, KindFigures, Measurement, NodeUsage, Usage
+from rigdyno.schema.record import Completed, Facts, Quality
+from rigdyno.schema.spec import IDLE, Budget, RunSpec
+from rigdyno.schema.view import Number, Share
+from rigdyno.suites._cluster_words import by_chance
+from rigdyno.suites.cluster import EPOCH_STEPS, STEPS, Cluster, laid_out
+from rigdyno.workloads import _mnist
+from support import a_record, a_system, with_defaults
+
+PLENTY = Resources(available_bytes=10**12)
+
+
+@pytest.fixture(autouse=True)
+def _no_fashion_here(monkeypatch, tmp_path):
+    monkeypatch.setattr(_mnist, "FASHION_FOLDER", tmp_path / "nowhere")
+
+
+def request(**changes):
+    return SuiteRequest(**{"system": a_system(), "device": "cpu", "most_ranks": 2, **changes})
+
+
+def test_the_same_job_in_both_frameworks_shared_out_over_ranks_that_have_a_core_each():
+    wanted = Cluster().cells(request())
+    assert [
+        (cell.spec.workload, cell.spec.arrangement, cell.spec.launcher, cell.spec.world_size) for cell in wanted
+    ] == [
+        ("mnist_cnn", "single", "process", 1),
+        ("mnist_cnn", "ddp", "torchrun", 2),
+        ("mnist_cnn_tensorflow", "single", "process", 1),
+        ("mnist_cnn_tensorflow", "multiworker", "tf_config", 2),
+    ]
+    assert [cell.spec.budget.job_steps for cell in wanted] == [STEPS, STEPS // 2] * 2
+    assert {cell.spec.threads for cell in wanted} == {1}
+    assert all(cell.spec.pinned for cell in wanted)
+    assert [cell.spec.options for cell in wanted] == [
+        {"learning_rate": 0.01}, {"learning_rate": 0.02}, {"rate_factor": 1.0}, {"rate_factor": 2.0},
+    ]  # fmt: skip
+
+
+def test_real_images_where_they_are_installed(monkeypatch):
+    monkeypatch.setattr(_mnist, "missing_file", lambda folder: None)
+    assert {cell.spec.options["data"] for cell in Cluster().cells(request())} == {"fashion"}
+    elsewhere = request(nodes=2, ranks=1, most_ranks=1)  # nobody knows what the other node has
+    assert not any("data" in cell.spec.options for cell in Cluster().cells(elsewhere))
+
+
+def test_jobs_of_two_lengths_are_two_configurations():
+    full = Cluster().cells(request(full=True, frameworks=("pytorch",)))
+    assert [cell.spec.budget.job_steps for cell in full] == [
+        3 * EPOCH_STEPS, 3 * EPOCH_STEPS // 2, 15 * EPOCH_STEPS, 15 * EPOCH_STEPS // 2,
+    ]  # fmt: skip
+    assert len({cell.spec.key() for cell in full}) == 4
+
+
+def test_at_full_length_tensorflow_has_its_published_job_too():
+    full = Cluster().cells(request(full=True, frameworks=("tensorflow",), cards=(1,)))
+    published = [cell.spec for cell in full if cell.spec.options.get("variant") == "as_published"]
+    assert [spec.budget.job_steps for spec in published] == [300, 3000]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [(1, 1), (2, 1)]),
+        ({"cards": (1, 2)}, [(1, 1), (2, 1)]),
+        ({"most_ranks": 1, "nodes": 8, "cards": (1, 2, 4, 8)}, [(1, 1), (2, 2), (4, 4), (8, 8)]),
+        ({"most_ranks": 1, "nodes": 8}, [(1, 1), (2, 2), (3, 3), (4, 4), (8, 8)]),
+        ({"ranks": 4, "cards": (4,)}, [(4, 1)]),
+        ({"ranks": 2, "nodes": 2, "cards": (4,)}, [(4, 2)]),
+    ],
+)
+def test_a_node_is_filled_before_the_next_one_is_used(changes, expected):
+    assert laid_out(request(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cards": (4,)}, "4 cards are more than 1 node of 2"),
+        ({"cards": (3,), "nodes": 2}, "3 cards can't be shared out evenly over 2 nodes of 2"),
+        ({"soak_seconds": 60.0}, "no soak"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(changes, words):
+    with pytest.raises(UsageError, match=words):
+        Cluster().cells(request(**changes))
+
+
+def test_a_framework_that_it_does_not_know():
+    with pytest.raises(UnknownName, match="pytorch"):
+        Cluster().cells(request(frameworks=("pytorhc",)))
+
+
+def planned(target="cluster", **changes):
+    return expand(Request(target=target, **changes), a_system(), "cpu", PLENTY)
+
+
+def test_the_published_job_can_be_asked_for_alone():
+    found = planned(options={"variant": "as_published"}, frameworks=("tensorflow",), repeat=1)
+    jobs = [cell.spec for cell in found.cells if cell.spec.workload != IDLE]
+    assert [spec.options for spec in jobs] == [
+        {"rate_factor": 1.0, "variant": "as_published"}, {"rate_factor": 2.0, "variant": "as_published"},
+    ]  # fmt: skip
+
+
+def test_the_idle_rig_is_a_part_of_it_with_and_without_a_meter():
+    names = [cell.spec.workload for cell in planned(repeat=1).cells]
+    assert (names[0], names[-1]) == (IDLE, IDLE)
+    assert IDLE not in [cell.spec.workload for cell in planned("scaling").cells]
+
+
+def test_steps_are_the_jobs():
+    assert planned(steps=90, repeat=1).cells[2].spec.budget.job_steps == 45
+
+
+def test_a_budget_takes_repeats_first_and_then_steps():
+    found = {seconds: Cluster().cells(request(budget_seconds=seconds)) for seconds in (600.0, 90.0, 60.0)}
+    first = [cells[0] for cells in found.values()]
+    assert [(cell.repeat, cell.spec.budget.job_steps) for cell in first[:2]] == [(3, STEPS), (1, STEPS)]
+    short = found[60.0][0]
+    assert short.repeat == 1
+    assert 40 <= short.spec.budget.job_steps < STEPS
+    assert planned(budget_seconds=60.0).seconds <= 60.0
+    with pytest.raises(BadValue, match="try a larger --budget"):
+        Cluster().cells(request(budget_seconds=30.0))
+    with pytest.raises(UsageError, match="leave out --budget"):
+        Cluster().cells(request(budget_seconds=600.0, full=True))
+
+
+@pytest.mark.parametrize("changes", [{"cards": (1, 2)}, {"frameworks": ("pytorch",)}, {"beside": "runs/x"}])
+@pytest.mark.parametrize("target", ["device", "mnist_cnn"])
+def test_its_own_flags_are_no_other_targets(target, changes):
+    with pytest.raises(UsageError, match="is for the suite cluster"):
+        planned(target, **changes)
+
+
+def test_flags_as_they_are_written():
+    found = from_flags({"target": "cluster", "cards": "4, 1,2,2", "framework": "tensorflow, pytorch"})
+    assert found.cards == (1, 2, 4)
+    assert found.frameworks == ("tensorflow", "pytorch")
+    for wrong in ("0", "two", "", "1,-2"):
+        with pytest.raises(BadValue, match="--cards must be a list of whole numbers"):
+            from_flags({"target": "cluster", "cards": wrong or ","})
+
+
+def seconds(value):
+    return Estimate(value=value, low=value * 0.98, high=value * 1.02, confidence=0.95, n=3, unit="s", method="by hand")
+
+
+def measured(cards, parts, accuracy=0.95, watts=None, workload="mnist_cnn", **changes):
+    """`parts`: start, data, training, communication, evaluation."""
+    spec = with_defaults(RunSpec(workload=workload, world_size=cards, budget=Budget(job_steps=600 // cards)))
+    start, data, training, communication, evaluation = parts
+    quality = Quality(accuracy=accuracy, last_loss=0.31, evaluation_seconds=evaluation)
+    facts = Facts(unit="image", settled={"parameters": 21_840}, notes=("synthetic images",))
+    rate = Estimate(value=1000.0, n=3, unit="image/s", method="by hand")
+    fields = {
+        "spec": spec,
+        "records": (a_record(spec, facts=facts, run=changes.pop("run", "here")),),
+        "outcome": Completed(quality=quality),
+        "facts": facts,
+        "kinds": {"step": KindFigures(throughput=rate, step_seconds=rate.scaled(0.1, "s"))},
+        "validity": Validity(verdict="VALID"),
+        "job": JobTime(
+            seconds=seconds(sum(parts)), start=start, data=data, training=training, communication=communication,
+            evaluation=evaluation, steps=600 // cards, items=38_400.0,
+        ),
+        "usage": Usage(nodes=(NodeUsage(node=0, seconds=(0.0, 1.0), cpu=(0.5, 0.6)),), cpu=0.55),
+        "energy": Missing(reason="no meter here") if watts is None else energy(watts),
+    }  # fmt: skip
+    return Measurement(**{**fields, **changes})
+
+
+def energy(watts):
+    none = Missing(reason="the idle rig was not measured")
+    one = {"n": 1, "method": "one process"}
+    return EnergyFigures(
+        whole="board",
+        source="POM_5V_IN (ina3221)",
+        peak_watts=None,
+        coverage=1.0,
+        joules=Estimate(value=100.0, unit="J", **one),
+        watts=Estimate(value=watts, unit="W", **one),
+        per_item=Estimate(value=0.1, unit="J/image", **one),
+        per_step=none,
+        idle_watts=none,
+        net_watts=none,
+        net_per_item=none,
+    )
+
+
+ALONE, PAIR = measured(1, (6.0, 0.5, 9.0, 0.0, 1.0)), measured(2, (9.0, 0.25, 4.6, 0.6, 1.0))
+
+
+def shown(*found):
+    return Cluster().present(found)
+
+
+def table(presentation, words):
+    return next(each for each in presentation.tables if words in each.title)
+
+
+def test_speedup_and_efficiency_against_one():
+    [one, two] = table(shown(ALONE, PAIR), "Run time of the job").rows
+    assert one.entries["speedup"] == Number(value=1, unit="x")
+    assert "efficiency" not in one.entries
+    assert two.entries["ideal"].value == pytest.approx(16.5 / 2)
+    assert two.entries["speedup"].value == pytest.approx(16.5 / 15.45)
+    assert isinstance(two.entries["efficiency"], Share)
+    assert two.entries["efficiency"].value == pytest.approx(16.5 / 2 / 15.45)
+    assert two.entries["efficiency"].low < two.entries["efficiency"].value < two.entries["efficiency"].high
+
+
+def test_the_gap_is_explained_by_the_part_that_grew_most():
+    """Above the ideal: start 9 - 3, data 0, training 0.1, waiting 0.6, evaluation 0.5: 7.2 s in all, 83 % start-up."""
+    sentence = next(each for each in shown(ALONE, PAIR).closing if "ideal" in each)
+    assert sentence.startswith("PyTorch, 2 CPU ranks: 7.2 s above the ideal of 8.2 s, 83 % of it start-up")
+    assert sentence.endswith(f"Without start-up it is {10.5 / 6.45:.2f} times as fast as one.")
+    slow_link = measured(2, (3.0, 0.25, 4.5, 8.0, 0.5))
+    assert "waiting for the gradients of others" in shown(ALONE, slow_link).closing[0]
+
+
+def test_the_quickest_stands_for_all():
+    found = shown(ALONE, PAIR).headline
+    assert (found.what, found.figure.value) == ("PyTorch, 2 CPU ranks: time of the job", pytest.approx(15.45))
+    assert shown().headline is None
+
+
+def test_without_one_card_there_is_no_ideal():
+    found = shown(PAIR)
+    [row] = table(found, "Run time of the job").rows
+    assert isinstance(row.entries["speedup"], Missing)
+    assert not any("ideal" in each for each in found.closing)
+
+
+def test_whether_the_accuracy_changed_is_tested():
+    same = shown(ALONE, measured(2, (9.0, 0.25, 4.6, 0.6, 1.0), accuracy=0.948)).closing
+    other = shown(ALONE, measured(2, (9.0, 0.25, 4.6, 0.6, 1.0), accuracy=0.90)).closing
+    assert any("the accuracy did not change with their number" in each for each in same)
+    assert any("the accuracy changed with their number" in each for each in other)
+
+
+def test_chance_against_simulation():
+    """The largest difference of several accuracies of 10,000 images is beyond it in at most 5 of 100 cases."""
+    import numpy as np
+
+    chance = np.random.default_rng(0)
+    for among in (2, 4):
+        drawn = chance.binomial(10_000, 0.9, (4000, among)) / 10_000
+        apart = drawn.max(axis=1) - drawn.min(axis=1)
+        beyond = np.mean(
+            [far > by_chance(low, low + far, among) for far, low in zip(apart, drawn.min(axis=1), strict=True)]
+        )
+        assert 0.002 < beyond < 0.06
+
+
+def test_power_by_rail_and_device_usage_where_they_can_be_read():
+    usage = Usage(nodes=(), cpu=0.5, device=0.45, device_low=0.2, device_high=0.8, burstiness=0.6, interval_seconds=0.5)
+    found = table(shown(measured(1, (6, 0.5, 9.0, 0.0, 1.0), watts=6.5, usage=usage)), "Usage and power while")
+    [row] = found.rows
+    assert [row.entries[key].value for key in ("device", "low", "high", "burstiness", "cpu", "power")] == [
+        0.45, 0.2, 0.8, 0.6, 0.5, 6.5,
+    ]  # fmt: skip
+    assert isinstance(row.entries["net"], Missing)
+    assert row.entries["per_image"].value == 0.1
+
+
+def test_joules_of_many_against_one_and_the_best_numbers():
+    found = shown(measured(1, (6, 0.5, 9.0, 0.0, 1.0), watts=6.5), measured(2, (6, 0.25, 4.6, 0.6, 1.0), watts=14.0))
+    one, two = table(found, "Energy of the job's steps").rows
+    assert one.entries["joules"].value == pytest.approx(6.5 * 9.5)
+    assert two.entries["joules"].value == pytest.approx(14.0 * 5.45)
+    assert two.entries["ratio"].value == pytest.approx(14.0 * 5.45 / (6.5 * 9.5))
+    [words] = [each for each in found.closing if "energy" in each]
+    assert "1 take the least energy, 2 take the least time" in words
+
+
+def test_without_a_meter_there_are_no_joules_and_the_reason_stands_below_the_table():
+    found = shown(ALONE, PAIR)
+    assert not any("Energy of" in each.title for each in found.tables)
+    usage = table(found, "Usage and power while")
+    assert "power" not in usage.rows[0].entries
+    assert "no power: no meter here" in usage.notes
+
+
+def test_the_idle_rig_is_a_row_of_the_summary_and_a_figure():
+    spec = RunSpec(workload=IDLE)
+    idle = measured(1, (1, 0, 1, 0, 0), spec=spec, job=None, records=(a_record(spec, run="here"),))
+    found = shown(ALONE, PAIR, idle)
+    assert table(found, "Usage and power while").rows[0].entries["library"].text == "idle"
+    assert "over-time-idle" in {figure.key for figure in found.figures}
+
+
+def test_another_run_has_a_table_of_its_own():
+    other = measured(1, (2, 0.1, 3, 0, 0.5), run="laptop")
+    found = shown(ALONE, PAIR, other)
+    assert len(table(found, "Run time of the job").rows) == 2
+    [row] = table(found, "Beside it: laptop").rows
+    assert row.entries["seconds"].value == pytest.approx(5.6)
+
+
+def test_published_curves_are_marked_and_in_no_series_of_ours():
+    assert len(cluster_jobs()) == 4
+    figure = next(each for each in shown(ALONE, PAIR).figures if each.key == "run-time-against-one-pytorch")
+    assert [(series.name, series.role) for series in figure.series] == [
+        ("this cluster", "measured"), ("3 epochs", "published"), ("15 epochs", "published"), ("ideal", "ideal"),
+    ]  # fmt: skip
+    published = figure.panels[0].series[1]
+    assert [(each.x, each.value) for each in published.data[:2]] == [(1, 1.0), (2, pytest.approx(96 / 163))]
+    assert published.source == "jetson-nano-clustering"
+    assert {row.origin for row in table(shown(ALONE), "Published usage and power").rows} == {"published"}
+
+
+def test_the_published_table_with_its_idle_rows():
+    found = cluster_summary()
+    assert [(each.framework, each.cards, each.watts) for each in found[:2]] == [("idle", 1, 2.5), ("idle", 8, 20)]
+    assert [each.device_usage for each in found] == [(0, 0), None, (0.2, 0.8), (0.3, 0.9), (1, 1), (1, 1)]
+    assert [each.spotty for each in found] == [False] * 5 + [True]
+    rows = table(shown(ALONE), "Published usage and power").rows
+    assert [row.entries["net"].value for row in rows if "net" in row.entries] == [1.5, 16, 4.0, 36]
+
+
+def test_why_the_published_contrast_compares_two_models_is_said():
+    notes = table(shown(ALONE), "Published usage and power").notes
+    assert any("compares two models" in note and "1,199,882" in note and "21,840" in note for note in notes)
