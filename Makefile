@@ -25,11 +25,15 @@ test-system: $(VENV)/.test $(VENV)/.tensorflow-cpu
 	@$(MAKE) --no-print-directory $(VENV)/.axe
 	$(BIN)/python -m pytest --strict-skips --timeout 700 tests/system
 
+# Only what is missing: a Node.js from elsewhere, say, conflicts with Debian's npm.
+COMMANDS := ip:iproute2 tc:iproute2 sshd:openssh-server ssh:openssh-client munged:munge slurmctld:slurmctld slurmd:slurmd \
+  srun:slurm-client chromium:chromium npm:npm
+
 debian-packages:
-	@for command in ip tc sshd ssh munged slurmctld slurmd srun chromium npm; do \
-	  PATH="$$PATH:/usr/sbin:/sbin" command -v $$command > /dev/null || missing=1; done; \
-	test -z "$$missing" || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
-	  iproute2 openssh-server openssh-client munge slurmctld slurmd slurm-client chromium npm; }
+	@missing=; for pair in $(COMMANDS); do \
+	  PATH="$$PATH:/usr/sbin:/sbin" command -v $${pair%%:*} > /dev/null || missing="$$missing $${pair#*:}"; done; \
+	test -z "$$missing" || { apt-get -qq update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $$missing; }
 
 # What looks for barriers in the page.
 $(VENV)/.axe: $(VENV)/bin/python
