@@ -45,7 +45,7 @@ def _beside_published(adds: Sequence[Measurement]) -> Figure:
         x=DEVICE,
         panels=(Panel(y=RATE, series=(Series(name="measured", role="measured", data=own), published_series(kinds))),),
         caption="Additions a second of 12288 x 12288 float32; published machines ran the loop as published",
-        counted="steps",
+        counted="steps or processes",
     )
 
 
@@ -76,7 +76,7 @@ def _roofline(measurements: Sequence[Measurement]) -> Figure | None:
             ),
         ),
         caption="The most that memory and arithmetic of this machine allow, both measured in this run",
-        counted="steps",
+        counted="steps or processes",
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from rigdyno.report.figures import _style
 from rigdyno.report.figures._rows import ChartRow, Unit, label_of
-from rigdyno.report.figures._style import DOUBTFUL, INK, MUTED, PAPER, Style
+from rigdyno.report.figures._style import DOUBTFUL, INK, MUTED, PAPER, WIDTH, Style
 from rigdyno.schema.figure import Event, Figure, Panel, Period, Series
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CAPTION_WIDTH = 104  # characters in a line of the caption
 _MOST_EVENTS, _EVENT_PIXELS = 12, 330
+_CHARACTER_PIXELS, _SIGN_PIXELS = 7, 34  # of a legend, about
+_LEAST_NAMED = 0.12  # of the whole: a shorter period has no room for its name
 
 
 def data(rows: Iterable[ChartRow]) -> alt.Chart:
@@ -56,7 +58,14 @@ def scale_of(series: Sequence[Series], values: Sequence[Any]) -> alt.Scale:
 def legend_or_none(series: Sequence[Series], **settings: Any) -> alt.Legend | None:
     import altair as alt
 
-    return alt.Legend(**settings) if needs_legend(series) else None
+    return alt.Legend(**_in_columns(series), **settings) if needs_legend(series) else None
+
+
+def _in_columns(series: Sequence[Series]) -> dict[str, int]:
+    """So many that the names, side by side, are no wider than the drawing."""
+    widest = max(map(len, names_of(series))) * _CHARACTER_PIXELS + _SIGN_PIXELS
+    fit = max(1, WIDTH // widest)
+    return {"columns": fit} if fit < len(series) else {}
 
 
 def intervals(rows: Sequence[ChartRow], *, across: bool, place: dict[str, Any]) -> list[alt.Chart]:
@@ -172,10 +181,13 @@ def periods(found: Sequence[Period], x: Unit, height: float) -> list[alt.Chart]:
         }
         for i, period in enumerate(found)
     ]
+    whole = max(period.end for period in found) - min(period.start for period in found)
+    pairs = zip(rows, found, strict=True)
+    wide = [row for row, period in pairs if period.end - period.start >= _LEAST_NAMED * whole]
     ground = data(rows).mark_rect(color=MUTED, aria=False).encode(
         x=alt.X("start:Q"), x2=alt.X2("end:Q"), opacity=alt.Opacity("shade:Q", scale=None, legend=None)
     )  # fmt: skip
-    names = data(rows).mark_text(align="left", baseline="top", dx=4, dy=3, color=MUTED, fontSize=11, aria=False)
+    names = data(wide).mark_text(align="left", baseline="top", dx=4, dy=3, color=MUTED, fontSize=11, aria=False)
     return [ground, names.encode(x=alt.X("start:Q"), y=alt.value(0), text=alt.Text("name:N"))]
 
 
