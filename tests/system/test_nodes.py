@@ -93,7 +93,8 @@ def only_record(node: Node):
 
 
 def sentence_of(run):
-    [sentence] = run.view().closing
+    """The suite's own; without a meter another one says so."""
+    [sentence] = [each for each in run.view().closing if not each.startswith("No joules")]
     return sentence
 
 
