@@ -47,10 +47,7 @@ class Classifier(lightning.LightningModule):
         return self.optimizer
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-@pytest.mark.filterwarnings("ignore")
-def test_the_trainer_trains_privately(by_hand, tmp_path):
-    module = Classifier(by_hand)
+def fitted(module: Classifier, folder, validation=None, **limits):
     engine = PrivacyEngine(generator=torch.Generator().manual_seed(1))
     _, _, loader = engine.make_private(
         module=module.network,
@@ -59,41 +56,24 @@ def test_the_trainer_trains_privately(by_hand, tmp_path):
         noise_multiplier=0.8,
         max_grad_norm=1.0,
     )
-    trainer = lightning.Trainer(
-        max_epochs=EPOCHS,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(module, loader, DataLoader(data(), batch_size=50))
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(accelerator="cpu", default_root_dir=folder, **quiet, **limits)
+    trainer.fit(module, loader, validation)
+    return engine, trainer
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_the_trainer_trains_privately(by_hand, tmp_path):
+    engine, trainer = fitted(Classifier(by_hand), tmp_path, DataLoader(data(), batch_size=50), max_epochs=EPOCHS)
     assert sum(run.steps for run in engine.ledger.spent) >= EPOCHS * SAMPLES // BATCH
     assert float(trainer.callback_metrics["accuracy"]) > 0.6
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_its_own_clipping_of_gradients_finds_none(tmp_path):
     """It comes between backward and step, where the sum is hidden: what is released isn't touched by it."""
     module = Classifier(by_hand=False)
-    engine = PrivacyEngine(generator=torch.Generator().manual_seed(1))
-    _, _, loader = engine.make_private(
-        module=module.network,
-        optimizer=module.optimizer,
-        data_loader=DataLoader(data(), batch_size=BATCH),
-        noise_multiplier=0.8,
-        max_grad_norm=1.0,
-    )
-    trainer = lightning.Trainer(
-        max_steps=3,
-        gradient_clip_val=1e-6,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
     start = module.network[0].weight.detach().clone()
-    trainer.fit(module, loader)
-    assert float((module.network[0].weight - start).norm()) > 1e-3
+    fitted(module, tmp_path, max_steps=3, gradient_clip_val=1e-6)
+    assert float((module.network[0].weight.detach() - start).norm()) > 1e-3
