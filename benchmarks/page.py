@@ -19,10 +19,11 @@ from _bars import Bar, finish
 from rigdyno import __version__
 from rigdyno.clock import SystemClock, utc_now
 from rigdyno.rig.system import describe_system
+from rigdyno.schema.channel import Channel
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import Participant, laid_out, sampler_of
 from rigdyno.schema.record import Completed, Facts, RunHead, RunRecord
-from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, telemetry_fields
+from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, telemetry_header
 from rigdyno.schema.spec import Cell, Plan, RunSpec
 from rigdyno.schema.system import Environment
 from rigdyno.store.folder import RunFolder
@@ -76,11 +77,11 @@ def _write_steps(cell: CellFolder, who: Participant, step_ns: int) -> None:
 
 
 def _write_telemetry(cell: CellFolder, count: int) -> None:
-    place, fields = cell.participant(sampler_of(0).id), telemetry_fields(CHANNELS)
+    place = cell.participant(sampler_of(0).id)
     place.path.mkdir()
-    header = Header(fields=fields, participant=sampler_of(0), units=("",) * len(CHANNELS))
+    header = telemetry_header([Channel(name, "", sensor="host") for name in CHANNELS], sampler_of(0))
     file = RowFile(place.rows("telemetry"), header)
-    rows = np.zeros(count, dtype=np.dtype(list(fields)))
+    rows = np.zeros(count, dtype=np.dtype(list(header.fields)))
     rows["at_ns"] = 1_000_000_000 + np.arange(count) * 10_000_000
     file.append(rows.tobytes())
     file.close()
