@@ -93,6 +93,8 @@ class Arm:
         self._child.stdin.write(f"{steps}\n")
         self._child.stdin.flush()
         passed, spent, samples = map(float, self._line().split())
+        if samples == 0:  # drawn batches may be empty
+            return self._ask(steps)
         return (spent if self.case.threads == 1 else passed) / samples * self.case.samples
 
     def _line(self) -> str:
