@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable
 from operator import is_
@@ -50,6 +51,7 @@ class PrivateTraining:
         self._wiring = Wiring(network, self.clipping, batch_first)
         self._tray.skipped = self._count
         self._steps_open, self._released_at = 0, -1
+        self._paid_for = math.inf
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -145,7 +147,9 @@ class PrivateTraining:
         bound.move(float(counts), expected_batch)
 
     def _count(self, slot: Slot | None) -> None:
-        if slot is None or slot.counts:
+        """With less noise than what was paid for, a batch that another one pays for counts by itself."""
+        if slot is None or slot.counts or self._noise_multiplier < self._paid_for:
+            self._paid_for = self._noise_multiplier
             self._ledger.spend(self._noise_multiplier, self._loader.sample_rate if slot is None else slot.sample_rate)
 
 

@@ -71,6 +71,15 @@ def test_an_epoch_that_is_broken_off_counts_whole():
     assert sum(run.steps for run in engine.ledger.spent) == 4
 
 
+def test_noise_that_falls_within_an_epoch_is_counted():
+    """Whoever is in a later batch has only that one's noise."""
+    engine, net, optimizer, loader = private()
+    for number, batch in enumerate(loader):
+        engine.noise_multiplier = 1.5 if number < 3 else 0.5
+        train(net, optimizer, [batch])
+    assert [(run.noise_multiplier, run.steps) for run in engine.ledger.spent] == [(1.5, 1), (0.5, 1)]
+
+
 def test_skipping_the_first_batch_does_not_skip_what_the_epoch_costs():
     engine, net, optimizer, loader = private()
     train(net, optimizer, islice(loader, 1, None))
