@@ -116,7 +116,7 @@ def missing(requirements: Iterable[Requirement]) -> Unavailable | None:
     """The first requirement that isn't installed, with the command that adds it."""
     for requirement in requirements:
         if importlib.util.find_spec(requirement.module) is None:
-            return Unavailable(f"{requirement.module} is not installed", _pip_command(requirement))
+            return Unavailable(f"{requirement.module} is not installed", _command(requirement))
     return None
 
 
@@ -126,7 +126,9 @@ def demand(requirements: Iterable[Requirement], what: str) -> None:
         raise MissingExtra(f"{what} can't run: {lacking.reason}; try {lacking.fix}")
 
 
-def _pip_command(requirement: Requirement) -> str:
+def _command(requirement: Requirement) -> str:
+    if requirement.command is not None:
+        return requirement.command
     if requirement.extra is None:
         return f"pip install {requirement.module}"
     return f"pip install 'rigdyno[{requirement.extra}]'"

@@ -30,6 +30,7 @@ class Requirement:
 
     module: str
     extra: str | None = None  # None: part of the base install
+    command: str | None = None  # what brings it where pip alone can't
 
 
 @dataclass(frozen=True)

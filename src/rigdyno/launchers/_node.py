@@ -34,6 +34,7 @@ class Part(NamedTuple):
     node: int = 0
     meeting: MeetingPoint | None = None  # None: nobody to meet
     own_address: str = "127.0.0.1"  # by which other nodes reach this one
+    beside: tuple[Path, ...] = ()  # folders of cells that are under way at the same time, watched by this one's sampler
 
     @property
     def participants(self) -> list[Participant]:
@@ -57,11 +58,11 @@ class Starter(Protocol):
 class NodeSampler:
     """Reads this node's meters until it is stopped; workers of the cells beside it count too."""
 
-    def __init__(self, part: Part, *beside: Path) -> None:
+    def __init__(self, part: Part) -> None:
         self._whose, self._ended = part.sampler, list[Exit]()
         if self._whose is not None:
             self._child = Child(
-                child_command(SAMPLER, part.folder, self._whose.id, *(str(folder.resolve()) for folder in beside)),
+                child_command(SAMPLER, part.folder, self._whose.id, *(str(folder.resolve()) for folder in part.beside)),
                 CellFolder(part.folder).participant(self._whose.id).log,
                 worker_environment(part.cell.spec),
             )
@@ -79,13 +80,13 @@ class NodeLaunch:
     """Under way on this node."""
 
     def __init__(
-        self, part: Part, start: Callable[[Part], Child], exits: Callable[[Part, int], Sequence[Exit]], *beside: Path
+        self, part: Part, start: Callable[[Part], Child], exits: Callable[[Part, int], Sequence[Exit]]
     ) -> None:
         """`start` gives the one process that the ranks are, or that starts them; `exits` tells from its exit code how
         they ended. The sampler begins first, so that it sees all of the steps."""
         self._part, self._exits, self._oom_kills = part, exits, oom_kills()
         make_folders(part)
-        self._sampler = NodeSampler(part, *beside)
+        self._sampler = NodeSampler(part)
         try:
             self.ranks = start(part)
         except BaseException:

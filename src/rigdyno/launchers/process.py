@@ -32,9 +32,8 @@ class Process:
 
 class ProcessSession:
     def start(self, cell: Cell, folder: Path, *, turns: int | None = None, beside: tuple[Path, ...] = ()) -> NodeLaunch:
-        """`turns`: the descriptor of a socket over which a duel's arm is told when it may step; `beside`: folders of
-        cells that are under way at the same time, watched by this one's sampler."""
-        return NodeLaunch(Part(cell, folder), partial(_worker, turns=turns), _exit, *beside)
+        """`turns`: the descriptor of a socket over which a duel's arm is told when it may step."""
+        return NodeLaunch(Part(cell, folder, beside=beside), partial(_worker, turns=turns), _exit)
 
     def close(self) -> None:
         """Nothing stays open between two cells."""

@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from rigdyno.contracts import Opening, Requirement, Scope
 from rigdyno.launchers._address import LOOPBACK
-from rigdyno.launchers._children import Child, worker_environment
+from rigdyno.launchers._children import Child
 from rigdyno.launchers._node import NodeLaunch, Part
-from rigdyno.launchers.torchrun import listening_at, meeting_at, node_folder, rank_exits
-from rigdyno.processes import child_command
+from rigdyno.launchers._ranks import agent_of
+from rigdyno.launchers.torchrun import listening_at, meeting_at, rank_exits
 from rigdyno.schema.spec import Cell
 
 AGENT = "rigdyno.launchers._tf_config_agent"
@@ -44,21 +44,7 @@ class TfConfigSession:
 
 
 def _agent(part: Part) -> Child:
-    assert part.meeting is not None
-    node_folder(part).path.mkdir(exist_ok=True)
-    listening = part.meeting.listening
-    return Child(
-        child_command(AGENT, part.folder, *_told(part)),
-        node_folder(part).launcher_log,
-        worker_environment(part.cell.spec),
-        () if listening is None else (listening,),
-    )
-
-
-def _told(part: Part) -> Sequence[str]:
-    assert part.meeting is not None
-    listening = "-" if part.meeting.listening is None else str(part.meeting.listening)
-    return str(part.node), part.meeting.address, str(part.meeting.port), listening, part.own_address
+    return agent_of(part, AGENT)
 
 
 def tf_config(endpoints: Sequence[str], rank: int) -> str:

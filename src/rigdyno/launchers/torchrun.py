@@ -100,13 +100,17 @@ def node_folder(part: Part) -> ParticipantFolder:
 def _interface_of(address: str) -> dict[str, str]:
     """Else Gloo and NCCL guess which of the interfaces is meant, or look up this machine's own name. A user who has
     chosen one, such as the quicker of two networks, is not overruled."""
-    import psutil  # takes as long to load as all else in a listing
-
-    named = (name for name, known in psutil.net_if_addrs().items() if any(each.address == address for each in known))
-    name = next(named, None)
+    name = interface_at(address)
     if name is None:
         return {}
     return {variable: os.environ.get(variable, name) for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+
+
+def interface_at(address: str) -> str | None:
+    import psutil  # takes as long to load as all else in a listing
+
+    named = (name for name, known in psutil.net_if_addrs().items() if any(each.address == address for each in known))
+    return next(named, None)
 
 
 def rank_exits(part: Part, code: int) -> Sequence[Exit]:

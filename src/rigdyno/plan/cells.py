@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -66,6 +66,10 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
     )
     if objection or not here:
         return objection or None
+    return _too_large(spec, workload, system, resources) or _not_startable(spec, workload, arrangement)
+
+
+def _too_large(spec: RunSpec, workload: Workload, system: System, resources: Resources) -> str | None:
     if spec.largest:
         return _no_room_for(max(spec.largest.values()), spec.device, system, resources)
     too_large = resources.refusal(memory_of_all(spec, workload, system))
@@ -73,6 +77,13 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
         return None
     fitting = what_would_fit(workload, system, resources.shared_by(ranks_of(spec) // spec.nodes))
     return f"{too_large}; {fitting}" if fitting else too_large
+
+
+def _not_startable(spec: RunSpec, workload: Workload, arrangement: Arrangement) -> str | None:
+    """What only a trial tells, which takes seconds: asked last, of launchers that have a `refuses`."""
+    launcher = catalogue.load("launcher", arrangement.launcher)()
+    refuses: Callable[[RunSpec, str], str | None] | None = getattr(launcher, "refuses", None)
+    return None if refuses is None else refuses(spec, workload.framework)
 
 
 def _mixed_frameworks(spec: RunSpec, workload: Workload, update: Update, arrangement: Arrangement) -> str | None:

@@ -11,12 +11,14 @@ from rigdyno import catalogue
 from rigdyno.clock import SystemClock
 from rigdyno.errors import BadValue, UsageError
 from rigdyno.plan.build import known_options, unknown_option, workload_of
+from rigdyno.plan.cells import memory_of_all
 from rigdyno.plan.expand import expand, plan_name
 from rigdyno.plan.load import Request
 from rigdyno.plan.options import searched
 from rigdyno.plan.pairs import (
     LEAST_MEASURED_SECONDS,
     MOST_MEASURED_SECONDS,
+    RANKS_START_TOGETHER,
     START_TOGETHER,
     names_of,
     pair_cells,
@@ -81,6 +83,8 @@ def expand_duel(request: DuelRequest, system: System, device: str, resources: Re
     units = [workload_of(spec).unit for spec in (a, b)]
     if units[0] != units[1]:
         raise UsageError(f"A counts in {units[0]}s and B in {units[1]}s: there is no ratio of the two")
+    if a.world_size != b.world_size:
+        raise UsageError(f"A has {_ranks(a)} and B has {_ranks(b)}: a duel is between arms of as many", key="ranks")
     memory = _memory(a, b, system)
     refusal = resources.refusal(memory)
     if refusal:
@@ -119,16 +123,23 @@ def _arm(request: Request, system: System, device: str, resources: Resources) ->
     specs = list({cell.spec.key(): cell.spec for cell in plan.cells}.values())
     if len(specs) != 1:
         raise UsageError(f"an arm of a duel is one configuration, and {request.target} is swept into {len(specs)}")
-    arrangement = specs[0].arrangement
-    if arrangement != "single":
-        raise UsageError(f"an arm of a duel is one process on one device, and the arrangement '{arrangement}' is not")
-    if specs[0].launcher != "process":
-        raise UsageError(f"a duel starts its own processes; leave out the launcher '{specs[0].launcher}'")
-    return specs[0]
+    (spec,) = specs
+    arrangement = catalogue.load("arrangement", spec.arrangement)
+    if arrangement.world == "devices":
+        raise UsageError(
+            f"an arm of a duel has one device a process, and the arrangement '{spec.arrangement}' has several"
+        )
+    if spec.launcher != arrangement.launcher:
+        raise UsageError(f"a duel starts its own processes; leave out the launcher '{spec.launcher}'")
+    return spec
+
+
+def _ranks(spec: RunSpec) -> str:
+    return "one rank" if spec.world_size == 1 else f"{spec.world_size} ranks"
 
 
 def _memory(a: RunSpec, b: RunSpec, system: System) -> int | None:
-    needs = [workload_of(spec).memory_bytes(system) for spec in (a, b)]
+    needs = [memory_of_all(spec, workload_of(spec), system) for spec in (a, b)]
     known = [need for need in needs if need is not None]
     return sum(known) if known else None
 
@@ -145,7 +156,8 @@ def _metered_turn_seconds() -> float:
 
 def _room(a: RunSpec, b: RunSpec, budget_seconds: float, turn_seconds: float = 0.0) -> tuple[float, float, int]:
     """Seconds to start a pair, seconds to measure it, and how many pairs there is room for."""
-    start = START_TOGETHER * max(workload_of(spec).start_seconds() for spec in (a, b))
+    together = RANKS_START_TOGETHER if a.world_size > 1 else START_TOGETHER
+    start = together * max(workload_of(spec).start_seconds() for spec in (a, b))
     measured = budget_seconds / WANTED_PAIRS - start
     least = max(LEAST_MEASURED_SECONDS, TURNS_OF_A_PAIR * turn_seconds)
     measured = min(max(measured, least), max(MOST_MEASURED_SECONDS, least))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from rigdyno.plan.build import ranks_of
 from rigdyno.plan.run_options import OF_ARM
 from rigdyno.schema.participant import laid_out
 from rigdyno.schema.spec import Arm, Budget, Cell, RunSpec
@@ -13,6 +14,7 @@ from rigdyno.schema.spec import Arm, Budget, Cell, RunSpec
 LEAST_MEASURED_SECONDS = 1.0
 MOST_MEASURED_SECONDS = 8.0  # more turns in one pair narrow nothing: what differs then is the processes
 START_TOGETHER = 1.3  # two processes that start at once hinder each other
+RANKS_START_TOGETHER = 2.5  # where ranks fill the cores, those of two arms share them
 
 
 def pair_cells(
@@ -23,7 +25,7 @@ def pair_cells(
         Cell(
             name=f"pair{number:03d}-{arm}",
             spec=msgspec.structs.replace(spec, budget=Budget(seconds=measured_seconds)),
-            participants=laid_out(1, 1, spec.device, sampled=arm == "a"),  # its sampler watches both
+            participants=laid_out(ranks_of(spec), 1, spec.device, sampled=arm == "a"),  # its sampler watches both
             pair=number,
             arm=arm,
             memory_bytes=memory_bytes,

@@ -174,6 +174,8 @@ RUN_OPTIONS = (
         kind=WHOLE,
         help="Processes that work together on a node: at most so many in a suite.",
         least=1,
+        in_duel=True,
+        duel_help="Processes of each arm that work together, where its arrangement has several.",
         in_campaign=True,
     ),
     RunOption(

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
 from rigdyno.clock import Clock, SystemClock, utc_now
 from rigdyno.contracts import Launch, Observer, Progress
 from rigdyno.errors import Interrupted
-from rigdyno.launchers.process import ProcessSession
 from rigdyno.plan.build import workload_of
 from rigdyno.runner.collect import Ending, measured_record, record_of
 from rigdyno.runner.course import Course, DuelCourse, PlannedCourse, SpareCourse
@@ -122,7 +120,6 @@ class Orchestrator:
             cells=(a, b),
             folders=(self._prepared(a), self._prepared(b)),
             observer=self.observer,
-            session=cast(ProcessSession, self.sessions.of(a)),  # a duel's plan admits no other launcher
             clock=self.clock,
             limit_seconds=time_limit_seconds(a.seconds + b.seconds),
         )

@@ -1,4 +1,5 @@
-"""One pair of processes of a duel: both resident, taking turns, until their time is up or one of them is lost."""
+"""One pair of a duel: two processes, or two groups of ranks, both resident, taking turns, until their time is up or one
+of them is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from rigdyno.analyse.answers import signed_percent
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import Clock
 from rigdyno.contracts import Launch, Observer, Progress
+from rigdyno.launchers._address import LOOPBACK
+from rigdyno.launchers._node import Part
+from rigdyno.launchers._nodes.session import starter_for
 from rigdyno.launchers.process import ProcessSession
+from rigdyno.launchers.torchrun import listening_at, meeting_at
+from rigdyno.runner.arms import Door, GroupSeat
 from rigdyno.runner.collect import Ending, measured_record
 from rigdyno.runner.referee import LEAST_ROUNDS, TURN_NS, Referee
 from rigdyno.runner.turns import ArmLost, ArmStuck, Seat, socket_pair
@@ -40,7 +46,6 @@ class PairRun:
     cells: Cells
     folders: Folders
     observer: Observer
-    session: ProcessSession
     clock: Clock
     limit_seconds: float
     _began_ns: int = 0
@@ -50,7 +55,7 @@ class PairRun:
     def measure(self) -> tuple[RunRecord, RunRecord]:
         self._began_ns = self._next_tick_ns = self.clock.now_ns()
         with disk_errors(self.folders[0].parent), self._launched() as (launches, ends):
-            self._play(ends)
+            self._play(launches, ends)
             for end in ends:
                 end.close()
             self._see_off(launches)
@@ -65,16 +70,20 @@ class PairRun:
         return a, b
 
     @contextmanager
-    def _launched(self) -> Iterator[tuple[list[Launch], list[socket.socket]]]:
+    def _launched(self) -> Iterator[tuple[list[Launch], list[socket.socket | Door]]]:
         """Whatever happens inside, nothing of it stays."""
         launches: list[Launch] = []
-        ends: list[socket.socket] = []
+        ends: list[socket.socket | Door] = []
         try:
             for cell, folder, beside in zip(self.cells, self.folders, (self.folders[1:], ()), strict=True):
-                ours, theirs = socket_pair()
-                ends.append(ours)
-                with theirs:
-                    launches.append(self.session.start(cell, folder, turns=theirs.fileno(), beside=beside))
+                if cell.spec.launcher == "process":
+                    ours, theirs = socket_pair()
+                    ends.append(ours)
+                    with theirs:
+                        launches.append(ProcessSession().start(cell, folder, turns=theirs.fileno(), beside=beside))
+                else:
+                    ends.append(Door(folder))
+                    launches.append(_group(cell, folder, beside))
             yield launches, ends
         finally:
             for end in ends:
@@ -82,20 +91,29 @@ class PairRun:
             for launch in launches:
                 launch.stop()
 
-    def _play(self, ends: Sequence[socket.socket]) -> None:
+    def _play(self, launches: Sequence[Launch], ends: Sequence[socket.socket | Door]) -> None:
         until_ns = self._began_ns + int(self.limit_seconds * NS_PER_S)
-        a, b = (Seat(arm, end, self.clock, until_ns) for arm, end in enumerate(ends))
+        seats: list[Seat] = []
         try:
+            for arm, (launch, end) in enumerate(zip(launches, ends, strict=True)):
+                if isinstance(end, Door):
+                    connection = end.entered(arm, launch, self.clock, until_ns, self._tick, TICK_SECONDS)
+                    seats.append(GroupSeat(arm, connection, self.clock, until_ns, self.folders[arm]))
+                else:
+                    seats.append(Seat(arm, end, self.clock, until_ns))
+            a, b = seats
             for seat in (a, b):
                 seat.wait_until_ready(self._tick, TICK_SECONDS)
+            for seat in (a, b):
+                seat.rest()
             self._referee(a, b).play()
         except ArmLost:
             return  # its own record says what became of it
         except ArmStuck as stuck:
             self._stuck[stuck.arm] = True
         finally:
-            a.dismiss()
-            b.dismiss()
+            for seat in seats:
+                seat.dismiss()
 
     def _referee(self, a: Seat, b: Seat) -> Referee:
         spec, duel = self.cells[0].spec, self.head.plan.duel
@@ -128,3 +146,9 @@ class PairRun:
         figure = f"B {signed_percent(exp(median(log_ratios)))}, {len(log_ratios)} rounds" if log_ratios else None
         share = min(0.99, seconds / max(expected, 0.1))
         self.observer.progress(Progress(self.cells[0], seconds, share, figure=figure))
+
+
+def _group(cell: Cell, folder: Path, beside: tuple[Path, ...]) -> Launch:
+    """The ranks of an arm, by the launcher of its arrangement."""
+    with listening_at(LOOPBACK) as listener:
+        return starter_for(cell).start_part(Part(cell, folder, meeting=meeting_at(listener), beside=beside))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 REQUEST = struct.Struct("<IHH")  # steps to do, the row's flags, on which core to begin; no steps: it is over
 REPLY = struct.Struct("<qqd")  # start_ns, end_ns, items; the first one only says that the arm is ready
+FLAG_BITS = 16
 FLUSH_NS = 500_000_000  # what a crash may cost
 OTHER_THREADS_SHARE = 0.05  # of a process's time on the cores; a pool that takes part in the steps has far more
 # Whole messages where the system has them (Linux); a stream of fixed-size ones does as well.
@@ -84,21 +85,25 @@ def _nothing() -> None:
 
 
 class TurnMeter:
-    """The meter of one arm: `more` waits for its turn. A step of a turn is one of each of the workload's kinds."""
+    """The meter of one arm: `more` waits for its turn. A step of a turn is one of each of the workload's kinds.
+
+    Of an arm of several ranks, the first is told and tells the others, by the one way that they have to `agree`; a turn
+    is over once all of them are done."""
 
     def __init__(
         self,
         file: RowFile,
         row: struct.Struct,
         clock: Clock,
-        turns: socket.socket,
+        turns: socket.socket | None,
         *,
         kinds: int = 1,
+        agree: Callable[[int], int] | None = None,
         synchronise: Callable[[], None] | None = None,
         ended: Callable[[], None] = _nothing,
     ) -> None:
         self._ended = ended
-        self._file, self._row, self._turns, self._kinds = file, row, turns, kinds
+        self._file, self._row, self._turns, self._kinds, self._agree = file, row, turns, kinds, agree
         self._now_ns, self._synchronise = clock.now_ns, synchronise
         self._cores = Cores()
         self._steps = self._left = self._flags = 0
@@ -124,27 +129,37 @@ class TurnMeter:
     def close(self) -> None:
         self._flush()
         self._file.close()
-        self._turns.close()
+        if self._turns is not None:
+            self._turns.close()
 
     def _next_turn(self) -> bool:
-        request = _receive(self._turns, REQUEST.size)
-        # Without one the referee is gone, and so is the duel.
-        self._steps, self._flags, core = (0, 0, 0) if request is None else REQUEST.unpack(request)
+        self._steps, self._flags, core = self._told()
         self._left, self._items = self._steps * self._kinds, 0.0
         if not self._left:
             self._ended()
             return False
-        self._cores.begin_on(core)
+        if self._agree is None:  # else each has cores of its own
+            self._cores.begin_on(core)
         if self._synchronise is not None:
             self._synchronise()
         self._start_ns = self._now_ns()
         return True
+
+    def _told(self) -> tuple[int, int, int]:
+        request = None if self._turns is None else _receive(self._turns, REQUEST.size)
+        # Without one the referee is gone, and so is the duel.
+        steps, flags, core = (0, 0, 0) if request is None else REQUEST.unpack(request)
+        if self._agree is not None:  # whoever isn't told says 0
+            steps, flags = divmod(self._agree((steps << FLAG_BITS) + flags), 1 << FLAG_BITS)
+        return steps, flags, core
 
     def _end_turn(self) -> None:
         """All of it in this arm's own time: while the other one steps, this one does nothing."""
         if self._synchronise is not None:
             self._synchronise()
         end_ns = self._now_ns()
+        if self._agree is not None:
+            self._agree(0)
         self._rows += self._row.pack(self._start_ns, end_ns, self._items, self._steps, 0, self._flags)
         if end_ns - self._flushed_ns >= FLUSH_NS:
             self._flush()
@@ -152,6 +167,8 @@ class TurnMeter:
         self._reply(Turn(self._start_ns, end_ns, self._items))
 
     def _reply(self, turn: Turn) -> None:
+        if self._turns is None:
+            return
         try:
             self._turns.sendall(REPLY.pack(*turn))
         except (BrokenPipeError, ConnectionResetError):
@@ -190,6 +207,9 @@ class Seat:
             raise ArmLost from None
         except TimeoutError:
             raise ArmStuck(self._arm) from None
+
+    def rest(self) -> None:
+        """Until its next turn: a process that waits for a message does nothing by itself."""
 
     def dismiss(self) -> None:
         try:

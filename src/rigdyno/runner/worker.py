@@ -3,7 +3,7 @@
 
 Reads the cell's specification, leaves steps and a report in the participant's folder; talks to nobody. torchrun starts
 all ranks by one command: its participant is `-`, and RANK tells which one it is. The arm of a duel is given one more
-argument, the descriptor of the socket over which it is told when it may step.
+argument, the descriptor of the socket over which it is told when it may step; an arm of several ranks connects to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rigdyno.rig.environment import describe_environment
 from rigdyno.runner.device import memory_of, usable_cores, waiter_for, with_frameworks
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.phases import PhaseClock
-from rigdyno.runner.turns import TurnMeter
+from rigdyno.runner.turns import SOCKET_KIND, TurnMeter
 from rigdyno.schema.layout import CellFolder, ParticipantFolder, RowKind
 from rigdyno.schema.participant import Participant, on_node, ranks_among
 from rigdyno.schema.record import (
@@ -67,7 +67,8 @@ class Worker:
     own: Participant
     folder: ParticipantFolder
     place: Place
-    turns: socket.socket | None = None  # of a duel's arm
+    turns: socket.socket | None = None  # of a duel's arm, in its first rank
+    in_duel: bool = False
     phase: Phase = "start"
     framework: Framework | None = None  # None: it isn't loaded yet
     facts: Facts = field(default_factory=Facts)
@@ -119,8 +120,8 @@ class Worker:
         self.start_seconds = None if age is None else age - self.born_seconds
         for device in self.place.all_devices:
             self._known_framework.forget_peak_memory(device)
-        if self.turns is not None:
-            self.meter = self._turn_meter(self.turns, len(kinds))
+        if self.in_duel:
+            self.meter = self._turn_meter(len(kinds), collective)
         else:
             self.meter = self._step_meter(kinds, collective)
         return self.meter
@@ -128,7 +129,7 @@ class Worker:
     def _start_phases(self, training: Training) -> Mark:
         """A duel's turns are too few to be taken apart; of a job, the question is where its time goes."""
         wanted = training.phases or self.spec.budget.job_steps is not None
-        if not wanted or self.turns is not None:
+        if not wanted or self.in_duel:
             return no_mark
         file = self._row_file(PHASES, "phases")
         self.phases = PhaseClock(file, SystemClock(), self._known_framework, self.place.all_devices[0])
@@ -137,15 +138,16 @@ class Worker:
     def _call_afterwards(self, call: Callable[[], None]) -> None:
         self.afterwards.callback(call)
 
-    def _turn_meter(self, turns: socket.socket, kinds: int) -> TurnMeter:
+    def _turn_meter(self, kinds: int, collective: Collective) -> TurnMeter:
         """A step of each kind in a turn: two arms are held against each other as wholes."""
         self.phase = "measure"
         return TurnMeter(
             self._row_file(("turn",)),
             struct.Struct(STEP_STRUCT),
             SystemClock(),
-            turns,
+            self.turns,
             kinds=kinds,
+            agree=collective.agree if self.place.world_size > 1 else None,
             synchronise=self._waiter(),
             ended=self._look_at_memory,
         )
@@ -253,9 +255,10 @@ def work(cell_folder: Path, participant: str, turns: socket.socket | None = None
     if cell.spec.pinned:
         pin(place)
     write_pid(folder.pid)
+    turns = turns or turns_of(cell, folder.path.parent, place)
     inside = cell.spec.launcher == "inline"  # then the process is older than the cell
     born = (process_age_seconds() or 0.0) if inside else 0.0
-    worker = Worker(cell.spec, own, folder, place, turns, born_seconds=born)
+    worker = Worker(cell.spec, own, folder, place, turns, cell.pair is not None, born_seconds=born)
     outcome = worker.run()
     report = WorkerReport(
         outcome=outcome,
@@ -270,6 +273,17 @@ def work(cell_folder: Path, participant: str, turns: socket.socket | None = None
         worker.afterwards.close()
     # Of several ranks, one that steps aside must be noticed as well: the others would wait for it.
     return 1 if isinstance(outcome, Failed) or (place.world_size > 1 and isinstance(outcome, Skipped)) else 0
+
+
+def turns_of(cell: Cell, folder: Path, place: Place) -> socket.socket | None:
+    """Of a duel's arm of several ranks, which no descriptor can be handed to through the commands that start them: the
+    first one asks for it."""
+    told = CellFolder(folder).turns
+    if cell.pair is None or place.rank != 0 or not told.exists():
+        return None
+    turns = socket.socket(socket.AF_UNIX, SOCKET_KIND)
+    turns.connect(told.read_text())
+    return turns
 
 
 def _log_to(path: Path) -> None:

@@ -5,6 +5,7 @@ runs/<name>.<timestamp>/
   lock                                   held while somebody runs it
   damaged/                               what lay in a cell's folder when it was run again, if it had a record
   cells/<cell>/spec.json                 the cell: what to measure, and who takes part
+  cells/<cell>/turns                     where the first rank of a duel's arm is told when to step, while it runs
   cells/<cell>/<participant>/steps.rows      every step
   cells/<cell>/<participant>/phases.rows     what the steps were spent on, where that was timed
   cells/<cell>/<participant>/telemetry.rows  what a node's sampler read
@@ -34,7 +35,7 @@ from rigdyno.schema.participant import SAMPLER, Participant
 
 HEAD, LOCK, CELLS, DAMAGED = "head.json", "lock", "cells", "damaged"
 CAMPAIGN = "campaign.json"
-SPEC, RECORD = "spec.json", "record.json"
+SPEC, RECORD, TURNS = "spec.json", "record.json", "turns"
 RowKind = Literal["steps", "phases", "telemetry"]
 
 _RETURNED = ("steps.rows", "phases.rows", "telemetry.rows", "report.json", "log.txt")
@@ -82,6 +83,10 @@ class CellFolder:
     @property
     def record(self) -> Path:
         return self.path / RECORD
+
+    @property
+    def turns(self) -> Path:
+        return self.path / TURNS
 
     def participant(self, name: str) -> ParticipantFolder:
         return ParticipantFolder(self.path / name)

@@ -13,31 +13,45 @@ from rigdyno.schema.spec import IDLE
 from rigdyno.schema.view import Entry, Share
 
 NAMES = {"mnist_cnn": "PyTorch", "mnist_cnn_tensorflow": "TensorFlow"}
+# How ranks share the work, where it isn't the library's own way.
+WAYS = {"horovod": "Horovod (Gloo)", "horovod_mpi": "Horovod (MPI)"}
+NATIVE = {"mnist_cnn": "DistributedDataParallel", "mnist_cnn_tensorflow": "MultiWorkerMirroredStrategy"}
 PARTS = ("start", "data", "training", "communication", "evaluation")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One library and one job, in the order of the number of cards."""
+    """One library, one way to share the work and one job, in the order of the number of cards."""
 
     name: str
     points: tuple[Measurement, ...]
+    one_card: Measurement | None = None  # the same job on one, where it stands in another curve: it is shared by all
 
     @property
     def first(self) -> Measurement:
         return self.points[0]
 
     @property
+    def whole(self) -> tuple[Measurement, ...]:
+        """From one card on."""
+        return self.points if self.one_card is None else (self.one_card, *self.points)
+
+    @property
+    def single(self) -> Measurement | None:
+        first = self.whole[0]
+        return first if first.spec.world_size == 1 else None
+
+    @property
     def alone(self) -> JobTime | None:
         """On one card."""
-        return self.first.job if self.first.spec.world_size == 1 else None
+        return None if self.single is None else self.single.job
 
     def ideal(self, cards: int) -> Estimate | None:
         """What one card took, shared out."""
         return None if self.alone is None else self.alone.seconds.scaled(1 / cards, "s")
 
     def speedup(self, point: Measurement) -> Entry:
-        if point is self.first and self.alone is not None:
+        if point is self.single and self.alone is not None:
             return Number(value=1, unit="x")
         found = self._over(point, 1)
         if not isinstance(found, Share):
@@ -64,6 +78,13 @@ class Shown:
     beside: tuple[Measurement, ...] = ()  # of another run: never mixed with the cluster's
     jobs: tuple[Measurement, ...] = field(default_factory=tuple)  # of all curves
 
+    def by_job(self) -> list[list[Curve]]:
+        """Those that differ only in how the work is shared out."""
+        groups: dict[str, list[Curve]] = {}
+        for curve in self.curves:
+            groups.setdefault(_job_name(curve.first, self.jobs), []).append(curve)
+        return list(groups.values())
+
     @property
     def cards_word(self) -> str:
         return "CPU ranks" if all(each.spec.device == "cpu" for each in self.jobs) else "cards"
@@ -76,27 +97,42 @@ def curves_of(measurements: Sequence[Measurement]) -> Shown:
     groups: dict[str, list[Measurement]] = {}
     for each in jobs:
         groups.setdefault(name_of(each, jobs), []).append(each)
-    curves = (
-        Curve(name, tuple(sorted(found, key=lambda each: each.spec.world_size))) for name, found in groups.items()
-    )
+    ones = {_job_name(each, jobs): each for each in jobs if each.spec.world_size == 1}
     return Shown(
-        curves=tuple(curves),
+        curves=tuple(_curve(name, found, ones.get(_job_name(found[0], jobs))) for name, found in groups.items()),
         idle=next((each for each in here if each.spec.workload == IDLE), None),
         beside=tuple(each for each in measurements if each.runs[:1] != own),
         jobs=tuple(jobs),
     )
 
 
+def _curve(name: str, points: Sequence[Measurement], one: Measurement | None) -> Curve:
+    ordered = tuple(sorted(points, key=lambda each: each.spec.world_size))
+    return Curve(name, ordered, None if one is None or any(one is each for each in ordered) else one)
+
+
 def name_of(measurement: Measurement, among: Sequence[Measurement] = ()) -> str:
+    """The job, with how it is shared out where that isn't the library's own way."""
+    name, way = _job_name(measurement, among), WAYS.get(measurement.spec.arrangement)
+    return name if way is None else f"{name}, {way}"
+
+
+def _job_name(measurement: Measurement, among: Sequence[Measurement]) -> str:
     """The library; with the network where it is the published one, with the length of the job where there are two."""
-    spec = measurement.spec
-    words = [NAMES.get(spec.workload, spec.workload)]
-    if is_published(measurement):
-        words.append("as published")
-    alike = [each for each in among if (each.spec.workload, is_published(each)) == (spec.workload, words[1:] != [])]
-    if len({steps_of(each) for each in alike}) > 1:
+    kind = _kind(measurement)
+    words = [NAMES.get(kind[0], kind[0]), *(["as published"] if kind[1] else [])]
+    if len({steps_of(each) for each in among if _kind(each) == kind}) > 1:
         words.append(f"{steps_of(measurement):,} steps")
     return ", ".join(words)
+
+
+def way_of(measurement: Measurement) -> str:
+    spec = measurement.spec
+    return WAYS.get(spec.arrangement) or NATIVE.get(spec.workload, spec.arrangement)
+
+
+def _kind(measurement: Measurement) -> tuple[str, bool]:
+    return measurement.spec.workload, is_published(measurement)
 
 
 def is_published(measurement: Measurement) -> bool:

@@ -36,7 +36,7 @@ def _axis(shown: Shown) -> Axis:
 
 
 def _run_time(curve: Curve, shown: Shown) -> Figure | None:
-    known = [(point, point.job) for point in curve.points if point.job is not None]
+    known = [(point, point.job) for point in curve.whole if point.job is not None]
     if len(known) < 2:
         return None
     own = tuple(datum_of(point.spec.world_size, job.seconds, verdict=verdict_of(point)) for point, job in known)
@@ -56,16 +56,16 @@ def _run_time(curve: Curve, shown: Shown) -> Figure | None:
 
 def _relative(curve: Curve) -> Figure | None:
     """Against one card: the published jobs are other jobs on other cards, and can be held against nothing else."""
-    if curve.alone is None or len(curve.points) < 2:
+    if curve.alone is None or len(curve.whole) < 2:
         return None
     one = curve.alone.without_start
     own = tuple(
         datum(point.spec.world_size, point.job.without_start / one, verdict=verdict_of(point))
-        for point in curve.points
+        for point in curve.whole
         if point.job is not None
     )
     theirs = [job for job in cluster_jobs() if job.framework == FRAMEWORKS[curve.first.spec.workload]]
-    sizes = sorted({each.spec.world_size for each in curve.points} | {cards for job in theirs for cards in job.seconds})
+    sizes = sorted({each.spec.world_size for each in curve.whole} | {cards for job in theirs for cards in job.seconds})
     series = (
         Series(name="this cluster", role="measured", data=own),
         *(_published(job) for job in theirs),

@@ -22,9 +22,13 @@ from rigdyno.schema.metric import (
     SPEEDUP,
     USAGE,
 )
+from rigdyno.schema.record import Skipped
 from rigdyno.schema.view import Column, Entry, Row, Share, Table, Text
 from rigdyno.suites._cluster_curves import (
+    NAMES,
+    NATIVE,
     PARTS,
+    WAYS,
     Curve,
     Shown,
     joules_of,
@@ -57,6 +61,11 @@ def _points(shown: Shown) -> list[tuple[Curve, Measurement]]:
     return [(curve, point) for curve in shown.curves for point in curve.points]
 
 
+def _begun(shown: Shown) -> list[tuple[Curve, Measurement]]:
+    """What was skipped has its row and its reason in the first table, and nothing to say in others."""
+    return [(curve, point) for curve, point in _points(shown) if not isinstance(point.outcome, Skipped)]
+
+
 def run_times(shown: Shown) -> Table:
     return Table(
         title=f"Run time of the job: {settings(shown.jobs)}",
@@ -72,6 +81,7 @@ def run_times(shown: Shown) -> Table:
         notes=(
             "time: from the start of the processes to their end; ideal: that of one, shared out",
             *_ranks_note(shown),
+            *_ways_note(shown),
         ),
     )
 
@@ -88,13 +98,21 @@ def _ranks_note(shown: Shown) -> tuple[str, ...]:
     return ("CPU ranks are processes on cores of their own, not cards",) if shown.cards_word == "CPU ranks" else ()
 
 
+def _ways_note(shown: Shown) -> tuple[str, ...]:
+    if not any(each.spec.arrangement in WAYS for each in shown.jobs):
+        return ()
+    own = dict.fromkeys(each.spec.workload for each in shown.jobs)
+    named = ", ".join(f"{NAMES[workload]}'s is {NATIVE[workload]}" for workload in own)
+    return (f"without Horovod ranks share the work by the library's own way: {named}; one card needs neither",)
+
+
 def _times(curve: Curve, point: Measurement) -> dict[str, Entry]:
     ideal = curve.ideal(point.spec.world_size)
     entries: dict[str, Entry] = {
         "seconds": Missing(reason=point.why_missing()) if point.job is None else point.job.seconds,
         "speedup": curve.speedup(point),
     }
-    if ideal is not None and point is not curve.first:
+    if ideal is not None and point is not curve.single:
         entries |= {"ideal": ideal, "efficiency": curve.efficiency(point)}
     return entries
 
@@ -109,7 +127,7 @@ def learnt(shown: Shown) -> Table:
             Column(key="loss", title="last loss", metric=LOSS),
             Column(key="accuracy", title="accuracy", metric=ACCURACY),
         ),
-        rows=tuple(_row(curve.name, point, _learnt(point)) for curve, point in _points(shown)),
+        rows=tuple(_row(curve.name, point, _learnt(point)) for curve, point in _begun(shown)),
         notes=tuple(dict.fromkeys(note for each in shown.jobs for note in each.facts.notes)),
     )
 
@@ -135,7 +153,7 @@ def parts(shown: Shown) -> Table:
             cards(shown.cards_word),
             *(Column(key=part, title=titles.get(part, part), metric=PHASE_TIME) for part in PARTS),
         ),
-        rows=tuple(_row(curve.name, point, _parts(point)) for curve, point in _points(shown)),
+        rows=tuple(_row(curve.name, point, _parts(point)) for curve, point in _begun(shown)),
         notes=(
             "start: processes, imports, images, joining, and the end; data: waiting for batches; train: forward and "
             "backward pass, optimizer; wait: for the gradients of others; test: the test images",
@@ -190,7 +208,7 @@ def _measured(each: Measurement, columns: Sequence[Column]) -> dict[str, Entry]:
 def summary(shown: Shown) -> Table:
     used = _usages(shown.jobs)
     figures = (*used, *(NET if WATTS in used else ()))
-    named = [(curve.name, point) for curve, point in _points(shown)]
+    named = [(curve.name, point) for curve, point in _begun(shown)]
     idle = [("idle", shown.idle)] if shown.idle is not None else []
     return Table(
         title="Usage and power while it trains",
@@ -237,7 +255,7 @@ def _power(point: Measurement) -> dict[str, Entry]:
 def _rails(shown: Shown) -> list[str]:
     """Power by rail, where there are several."""
     found = []
-    for curve, point in _points(shown):
+    for curve, point in _begun(shown):
         meters = point.energy.meters if isinstance(point.energy, EnergyFigures) else ()
         if len(meters) > 1:
             rails = ", ".join(f"{meter.title} {show_scaled(meter.watts, 'W')}" for meter in meters)
@@ -249,7 +267,7 @@ def energy(shown: Shown) -> Table:
     """Of N cards against one for the same job; no rows where there is no meter."""
     rows = [
         _row(curve.name, point, _joules(curve, joules))
-        for curve, point in _points(shown)
+        for curve, point in _begun(shown)
         if (joules := joules_of(point)) is not None
     ]
     return Table(
@@ -265,7 +283,7 @@ def energy(shown: Shown) -> Table:
 
 
 def _joules(curve: Curve, joules: float) -> dict[str, Entry]:
-    alone = joules_of(curve.first) if curve.first.spec.world_size == 1 else None
+    alone = None if curve.single is None else joules_of(curve.single)
     found: dict[str, Entry] = {"joules": Number(value=joules, unit="J")}
     return {**found, "ratio": Number(value=joules / alone, unit="x")} if alone else found
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rigdyno.schema.measured import JobTime, Measurement
 from rigdyno.schema.view import Headline
-from rigdyno.suites._cluster_curves import PARTS, Curve, Shown, is_published, joules_of, quality_of
+from rigdyno.suites._cluster_curves import PARTS, Curve, Shown, is_published, joules_of, quality_of, way_of
 from rigdyno.suites._cluster_published import TWO_MODELS
 from rigdyno.units import show_percent, show_scaled, show_seconds
 
@@ -24,6 +24,7 @@ NAMES = {
 
 def closing(shown: Shown) -> tuple[str, ...]:
     said = [words for curve in shown.curves for words in (gap(curve), learning(curve), energy(curve))]
+    said += [side_by_side(curves) for curves in shown.by_job()]
     models = [f"{TWO_MODELS[0].upper()}{TWO_MODELS[1:]}."] if any(map(is_published, shown.jobs)) else []
     return tuple(words for words in (*said, *models) if words is not None)
 
@@ -59,6 +60,28 @@ def gap(curve: Curve) -> str | None:
     )
 
 
+def side_by_side(curves: Sequence[Curve]) -> str | None:
+    """One job by several ways on the same, largest number of cards."""
+    found = [(curve.points[-1], curve.points[-1].job) for curve in curves]
+    timed = [(point, job) for point, job in found if job is not None and point.spec.world_size > 1]
+    if len({point.spec.arrangement for point, _ in timed}) < 2:
+        return None
+    spec = timed[0][0].spec
+    times = ", ".join(f"{way_of(point)} {_with_wait(job)}" for point, job in timed)
+    arms = " ".join(
+        f"--{arm} arrangement={point.spec.arrangement}" for arm, (point, _) in zip("ab", timed, strict=False)
+    )
+    return (
+        f"{curves[0].name}, {spec.world_size} {_cards(timed[0][0])}: {times}. `rigdyno duel {spec.workload} --ranks "
+        f"{spec.world_size} {arms}` tells which step is faster."
+    )
+
+
+def _with_wait(job: JobTime) -> str:
+    waited = "" if job.communication is None else f", {show_seconds(job.communication)} of it waiting for gradients"
+    return f"takes {show_seconds(job.seconds.value)}{waited}"
+
+
 def _cards(measurement: Measurement) -> str:
     return "CPU ranks" if measurement.spec.device == "cpu" else "cards"
 
@@ -70,7 +93,7 @@ def _seconds(job: JobTime, part: str) -> float:
 def learning(curve: Curve) -> str | None:
     """Whether the accuracy changed with the number of cards: the largest difference between two of them, against what
     chance makes of as many test images."""
-    known = [(point, quality.accuracy) for point in curve.points if (quality := quality_of(point)) is not None]
+    known = [(point, quality.accuracy) for point in curve.whole if (quality := quality_of(point)) is not None]
     found = [(point.spec.world_size, accuracy) for point, accuracy in known if accuracy is not None]
     if len(found) < 2:
         return None
@@ -95,7 +118,7 @@ def by_chance(one: float, other: float, among: int) -> float:
 
 
 def _losses(curve: Curve) -> str:
-    found = [quality.last_loss for point in curve.points if (quality := quality_of(point)) is not None]
+    found = [quality.last_loss for point in curve.whole if (quality := quality_of(point)) is not None]
     known = [loss for loss in found if loss is not None]
     if len(known) < 2:
         return ""
@@ -106,7 +129,7 @@ def energy(curve: Curve) -> str | None:
     """The number of cards of least energy, least time and least product, where a meter tells."""
     found = [
         (point.spec.world_size, joules, point.job.seconds.value)
-        for point in curve.points
+        for point in curve.whole
         if point.job is not None and (joules := joules_of(point)) is not None
     ]
     if len(found) < 2:

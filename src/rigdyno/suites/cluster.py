@@ -24,6 +24,7 @@ EPOCH_STEPS = 938  # of 64 of MNIST's 60,000 images
 STEPS, REPEATS = 600, 3  # of the default job on one card, and its processes
 STEP_SECONDS = {"mnist_cnn": 0.015, "mnist_cnn_tensorflow": 0.015}  # of 64 images on a core of today, to plan by
 START_SECONDS = {"mnist_cnn": 7.0, "mnist_cnn_tensorflow": 10.0}
+HOROVOD = ("horovod", "horovod_mpi")  # beside each library's own arrangement, as the published jobs were run
 IDLE_SECONDS = 15.0  # before and after
 LEAST_STEPS = 40
 PUBLISHED_STEP_SECONDS = 0.4  # of 128 images in the published TensorFlow network
@@ -31,13 +32,20 @@ PUBLISHED_STEP_SECONDS = 0.4  # of 128 images in the published TensorFlow networ
 
 class Library(NamedTuple):
     workload: str
-    together: str  # the arrangement of several ranks
+    together: str  # its own arrangement of several ranks
     rate: tuple[str, float]  # the option that is the number of cards times this
 
     def options(self, cards: int) -> dict[str, Value]:
         """Many cards make fewer steps with larger batches: the learning rate grows with their number, as published."""
         name, one = self.rate
         return {name: one * cards}
+
+    def ways(self, request: SuiteRequest) -> tuple[str, ...]:
+        """The arrangements of several ranks, side by side; none: what was asked for is another library's."""
+        known = {*HOROVOD, *(each.together for each in LIBRARIES.values())}
+        if request.arrangement in known:
+            return tuple(way for way in (self.together, *HOROVOD) if way == request.arrangement)
+        return (self.together,) if request.cheap else (self.together, *HOROVOD)
 
 
 LIBRARIES = {
@@ -54,7 +62,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """MNIST on 1 to N cards, in PyTorch and TensorFlow: run time, usage, power"""
+    """MNIST on 1 to N cards, in PyTorch and TensorFlow, with and without Horovod: run time, usage, power"""
 
     excerpt: ClassVar[bool] = False
     takes: ClassVar[tuple[str, ...]] = ("cards", "framework", "beside")
@@ -80,11 +88,14 @@ class Cluster:
 
 
 def _specs(request: SuiteRequest) -> list[RunSpec]:
+    libraries = {name: LIBRARIES[name].ways(request) for name in _asked(request.frameworks)}
     return [
-        _spec(request, LIBRARIES[name], job, cards, nodes)
-        for name in _asked(request.frameworks)
+        _spec(request, LIBRARIES[name], job, way, cards, nodes)
+        for name, ways in libraries.items()
+        if ways
         for job in _jobs(request, name)
         for cards, nodes in laid_out(request)
+        for way in (ways if cards > 1 else ("single",))
     ]
 
 
@@ -93,7 +104,7 @@ def _in_time(request: SuiteRequest) -> tuple[int, SuiteRequest]:
     usual = request.repeat or (1 if request.full else REPEATS)  # at full length one takes long enough
     if request.budget_seconds is None:
         return usual, request
-    specs = _specs(request)
+    specs = [spec for spec in _specs(request) if _is_installed(spec)]
     starts = sum(START_SECONDS[spec.workload] for spec in specs)
     left = request.budget_seconds - IDLE_SECONDS
     if usual * (starts + sum(spec.budget.seconds for spec in specs)) <= left:
@@ -105,6 +116,11 @@ def _in_time(request: SuiteRequest) -> tuple[int, SuiteRequest]:
         need = show_seconds(IDLE_SECONDS + repeat * (starts + LEAST_STEPS * a_step))
         raise BadValue(f"jobs of {LEAST_STEPS} steps take about {need}; try a larger --budget", key="budget")
     return repeat, replace(request, steps=steps)
+
+
+def _is_installed(spec: RunSpec) -> bool:
+    """What isn't takes no time."""
+    return catalogue.missing(catalogue.load("arrangement", spec.arrangement).requires) is None
 
 
 def _asked(frameworks: Sequence[str]) -> Sequence[str]:
@@ -144,9 +160,8 @@ def _data(request: SuiteRequest) -> dict[str, Value]:
     return {"data": FASHION} if request.nodes == 1 and refusal(FASHION) is None else {}
 
 
-def _spec(request: SuiteRequest, library: Library, job: Job, cards: int, nodes: int) -> RunSpec:
+def _spec(request: SuiteRequest, library: Library, job: Job, arrangement: str, cards: int, nodes: int) -> RunSpec:
     on_cpu = request.device == "cpu"
-    arrangement = library.together if cards > 1 else "single"
     steps = max(1, job.steps // cards)
     step = PUBLISHED_STEP_SECONDS if job.as_published else STEP_SECONDS[library.workload]
     return RunSpec(

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from driving import is_alive
+from rigdyno.launchers import _ranks
 from rigdyno.launchers import _tf_config_agent as agent
 from rigdyno.launchers._address import LOOPBACK
 from rigdyno.launchers._node import MeetingPoint, Part
@@ -71,14 +72,14 @@ HEARING = "import signal; print('ready', flush=True); signal.pause()"
 
 
 def test_ranks_that_do_not_hear_are_made_to_end(monkeypatch):
-    monkeypatch.setattr(agent, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(_ranks, "GRACE_SECONDS", 0.2)
     running = {0: started(DEAF), 1: started(HEARING)}
-    assert agent.stop(running) == [(0, -signal.SIGKILL), (1, -signal.SIGTERM)]
+    assert _ranks.stop(running) == [(0, -signal.SIGKILL), (1, -signal.SIGTERM)]
     assert not any(is_alive(process.pid) for process in running.values())
 
 
 def test_the_first_that_fails_ends_the_others_and_stands_first(tmp_path, monkeypatch):
     programs = {0: HEARING, 1: "print('ready', flush=True); raise SystemExit(3)"}
-    monkeypatch.setattr(agent, "_rank", lambda part, rank, name, config: started(programs[rank]))
+    monkeypatch.setattr(_ranks, "started", lambda part, name, told: started(programs[int(told["RANK"])]))
     part = Part(a_cell(2, 1), tmp_path, 0, MeetingPoint(LOOPBACK, 1))
-    assert agent._ranks_of(part, ["127.0.0.1:1", "127.0.0.1:2"]) == [(1, 3), (0, -signal.SIGTERM)]
+    assert _ranks.ranks_of(part, lambda rank: {}) == [(1, 3), (0, -signal.SIGTERM)]
