@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test test-system debian-packages bench lint clean
+.PHONY: run test test-system debian-packages horovod bench lint clean
 
 run: $(VENV)/.base
 	$(BIN)/rigdyno
@@ -23,17 +23,25 @@ lint: $(VENV)/.test
 test-system: $(VENV)/.test $(VENV)/.tensorflow-cpu
 	@$(MAKE) --no-print-directory debian-packages
 	@$(MAKE) --no-print-directory $(VENV)/.axe
+	@$(MAKE) --no-print-directory horovod
 	$(BIN)/python -m pytest --strict-skips --timeout 700 tests/system
 
 # Only what is missing: a Node.js from elsewhere, say, conflicts with Debian's npm.
 COMMANDS := ip:iproute2 tc:iproute2 sshd:openssh-server ssh:openssh-client munged:munge slurmctld:slurmctld slurmd:slurmd \
-  srun:slurm-client chromium:chromium npm:npm
+  srun:slurm-client chromium:chromium npm:npm g++:g++ cmake:cmake mpirun:openmpi-bin
 
 debian-packages:
 	@missing=; for pair in $(COMMANDS); do \
 	  PATH="$$PATH:/usr/sbin:/sbin" command -v $${pair%%:*} > /dev/null || missing="$$missing $${pair#*:}"; done; \
+	echo '#include <mpi.h>' | mpicxx -E -x c++ - > /dev/null 2>&1 || missing="$$missing libopenmpi-dev"; \
 	test -z "$$missing" || { apt-get -qq update && \
 	  DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $$missing; }
+
+# For the PyTorch and TensorFlow in .venv; some minutes the first time, the wheel is kept in the user's cache.
+horovod: $(VENV)/.horovod
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("tensorflow") is None)' || \
+	  $(MAKE) --no-print-directory $(VENV)/.tensorflow-cpu
+	@$(BIN)/python tools/horovod/build.py
 
 # What looks for barriers in the page.
 $(VENV)/.axe: $(VENV)/bin/python
@@ -58,7 +66,7 @@ $(VENV)/.test: $(VENV)/.base
 	@touch $@
 
 # The accountant, and what our own engines are held against.
-$(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu $(VENV)/.figures $(VENV)/.readers: $(VENV)/.%: $(VENV)/.base
+$(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu $(VENV)/.horovod $(VENV)/.figures $(VENV)/.readers: $(VENV)/.%: $(VENV)/.base
 	@$(PIP) --editable '.[$*]' || { echo "rigdyno[$*] can't be installed here, and its tests can't run: see above"; exit 1; }
 	@touch $@
 

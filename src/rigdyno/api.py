@@ -332,6 +332,7 @@ def duel(
     options: Mapping[str, Value] | None = None,
     device: str | None = None,
     threads: int | None = None,
+    ranks: int | None = None,
     seed: int | None = None,
     label: str | None = None,
     update: str | None = None,

@@ -219,7 +219,7 @@ class Arrangement(Protocol):
     # What a specification's world_size counts: the one process that there is; ranks, each a process on a device of its
     # own; or the devices of one process.
     world: ClassVar[World]
-    framework: ClassVar[str]  # of the workloads that it can share out
+    framework: ClassVar[str]  # of the workloads that it can share out; `frameworks` beside it names those of several
     roles: ClassVar[tuple[str, ...]]  # of its participants, beside the samplers
     requires: ClassVar[tuple[Requirement, ...]]
 

@@ -34,7 +34,7 @@ from driving import (
 )
 from rigdyno import api, catalogue
 from rigdyno.contracts import Place
-from rigdyno.schema.record import Completed, Failed
+from rigdyno.schema.record import Completed, Failed, Skipped
 from rigdyno.workloads import _mnist, mnist_cnn
 
 pytestmark = [
@@ -45,6 +45,7 @@ pytestmark = [
     ),
 ]
 SIDE = str(Path(side.__file__))
+MISSING = "import sys\nsys.modules['tensorflow'] = None\n"
 
 
 def network():
@@ -194,23 +195,41 @@ def test_a_lost_rank_is_named_and_leaves_nothing_running(tmp_path):
 def suite_run(tmp_path_factory):
     """Both frameworks, end to end."""
     folder = tmp_path_factory.mktemp("suite")
+    (folder / "sitecustomize.py").write_text(MISSING.replace("tensorflow", "horovod"))
     arguments = ("--cards", "2", "--steps", "80", "--repeat", "1", "--idle", "1s")
-    answer = rigdyno("run", "cluster", *arguments, cwd=folder)
+    answer = rigdyno("run", "cluster", *arguments, cwd=folder, PYTHONPATH=_before(folder))
     assert answer.returncode == 0, answer.stderr
     assert "absl::InitializeLog" not in answer.stdout + answer.stderr  # the framework's chatter is in the log
     return api.load(only_run(folder).path)
 
 
 def test_the_suite_on_two_ranks(suite_run):
-    assert [type(record.outcome) for record in suite_run.records] == [Completed] * 4
-    for job in (each.job for each in suite_run.measurements):
+    ended = [record.outcome for record in suite_run.records]
+    assert [type(outcome) for outcome in ended] == [Completed] * 2 + [Skipped] * 2 + [Completed] + [Skipped] * 2 + [
+        Completed
+    ]
+    ran = [each for each in suite_run.measurements if each.job is not None]
+    assert [each.spec.arrangement for each in ran] == ["ddp", "multiworker"]
+    for job in (each.job for each in ran):
         assert (job.steps, job.items) == (40, 2 * 40 * 64)
         parts = (job.start, job.data, job.training, job.communication, job.evaluation)
         assert all(part > 0 for part in parts)
         assert sum(parts) == pytest.approx(job.seconds.value)
-    assert all(each.usage is not None for each in suite_run.measurements)
-    [log] = suite_run.path.glob("cells/*tensorflow*/rank1/log.txt")
+    assert all(each.usage is not None for each in ran)
+    [log] = suite_run.path.glob("cells/*tensorflow*/rank1/log.txt")  # of what was skipped there is none
     assert "absl::InitializeLog" in log.read_text()
+
+
+def test_without_horovod_its_rows_are_skipped_with_the_command(suite_run):
+    [times, *others] = [table for table in suite_run.view().tables if "ublished" not in table.title]
+    rows = {row.entries["library"].text: row for row in times.rows}
+    for library in ("PyTorch", "TensorFlow"):
+        for way in ("Horovod (Gloo)", "Horovod (MPI)"):
+            row = rows.pop(f"{library}, {way}")
+            assert row.status == "SKIPPED"
+            assert row.entries["seconds"].reason.endswith("horovod is not installed; try make horovod")
+    assert list(rows) == ["PyTorch", "TensorFlow"]
+    assert not any("Horovod" in row.entries["library"].text for table in others for row in table.rows)
 
 
 def test_an_earlier_run_is_put_beside_it(suite_run, tmp_path):
@@ -224,9 +243,6 @@ def test_an_earlier_run_is_put_beside_it(suite_run, tmp_path):
     assert [row.entries["library"].text for row in table.rows] == ["PyTorch", "TensorFlow"]
     gone = replace(suite_run.head, plan=replace(plan, beside=str(tmp_path / "gone")))
     assert any("nothing is beside it" in words for words in api.Run(suite_run.folder, gone).view().warnings)
-
-
-MISSING = "import sys\nsys.modules['tensorflow'] = None\n"
 
 
 def test_without_tensorflow_one_line_says_what_to_do(tmp_path):

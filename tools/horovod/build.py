@@ -1,8 +1,8 @@
-"""Builds Horovod from its source distribution for the PyTorch and TensorFlow of this environment, and installs it there.
+"""Builds Horovod from its source distribution for the PyTorch and TensorFlow of this environment, and installs it.
 
-`python tools/horovod/build.py`, or `make horovod`. The wheel is kept outside of the tree, by the exact versions of all that it was
-built for: the second time, and for another copy of the tree, it is only installed. Its dependencies are none of its
-business: they come with the extra `horovod`.
+`python tools/horovod/build.py`, or `make horovod`. The wheel is kept outside of the tree, by the exact versions of all
+that it was built for: the second time, and for another copy of the tree, it is only installed. Its dependencies come
+with the extra `horovod`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 REQUIREMENT = HERE / "requirement.txt"
-COMMANDS = {"g++": "g++", "make": "make", "cmake": "cmake", "mpicxx": "libopenmpi-dev", "mpirun": "openmpi-bin"}
+COMMANDS = {"g++": "g++", "make": "make", "cmake": "cmake", "mpicxx": "openmpi-bin", "mpirun": "openmpi-bin"}
+HEADERS = {"mpi.h": "libopenmpi-dev", "Python.h": "python3-dev"}
 MODULES = {"torch": ("torch",), "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-intel")}  # what brings them
 SETTINGS = {
     "HOROVOD_WITH_PYTORCH": "1",
@@ -55,14 +56,23 @@ def missing() -> str | None:
     """In one line: what, and how to get it."""
     modules = [name for name in (*MODULES, "setuptools") if importlib.util.find_spec(name) is None]
     commands = [name for name in commands_needed() if shutil.which(name) is None]
-    packages = sorted({COMMANDS[name] for name in commands if name in COMMANDS})
-    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        commands, packages = [*commands, "Python.h"], [*packages, "python3-dev"]
-    if not modules and not commands:
+    packages = {COMMANDS[name] for name in commands if name in COMMANDS}
+    headers = [] if (Path(sysconfig.get_path("include")) / "Python.h").exists() else ["Python.h"]
+    if not has_mpi_header():
+        headers.append("mpi.h")
+    packages |= {HEADERS[name] for name in headers}
+    if not modules and not commands and not headers:
         return None
-    ways = [f"apt-get install {' '.join(packages)}"] if packages else []
+    ways = [f"apt-get install {' '.join(sorted(packages))}"] if packages else []
     ways += ["pip install 'rigdyno[horovod,tensorflow]'"] if modules else []
-    return f"there is no {', no '.join([*modules, *commands])}; try: {'; '.join(ways) or 'another CXX'}"
+    return f"there is no {', no '.join([*modules, *commands, *headers])}; try: {'; '.join(ways) or 'another CXX'}"
+
+
+def has_mpi_header() -> bool:
+    if shutil.which("mpicxx") is None:
+        return False
+    command = ["mpicxx", "-E", "-x", "c++", "-"]
+    return subprocess.run(command, input=b"#include <mpi.h>\n", capture_output=True, check=False).returncode == 0
 
 
 def commands_needed() -> list[str]:
@@ -115,7 +125,7 @@ def built(folder: Path) -> Path | None:
 
 def command(place: str) -> list[str]:
     """pip's own cache knows a wheel by its source alone, so it has no say in this."""
-    options = ["--no-deps", "--no-build-isolation", "--no-binary", "horovod", "--wheel-dir", place, "--verbose"]
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", "horovod", "--wheel-dir", place]
     return [*PIP, "wheel", *options, "--requirement", str(REQUIREMENT)]
 
 

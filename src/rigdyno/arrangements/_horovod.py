@@ -12,7 +12,8 @@ from rigdyno.contracts import CannotRun, Mark, Place, Training, card_of
 class HorovodRanks(Protocol):
     """All of them, this one included: a `Collective`, and how a model is shared out."""
 
-    averages: bool  # whether the gradients that an update sees are those of all ranks
+    horovod: Any  # its module for this framework
+    averages: ClassVar[bool]  # whether the gradients that an update sees are those of all ranks
 
     def sum(self, tensors: list[Any]) -> None: ...
 
@@ -142,4 +143,4 @@ def _plain(variable: Any) -> Any:
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
-JOINED: dict[str, Callable[[Place], Any]] = {"torch": TorchRanks, "tensorflow": TensorflowRanks}
+JOINED: dict[str, Callable[[Place], HorovodRanks]] = {"torch": TorchRanks, "tensorflow": TensorflowRanks}

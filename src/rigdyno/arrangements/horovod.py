@@ -1,7 +1,7 @@
 """Every rank has the whole model and its own batches; gradients are averaged by Horovod, over Gloo.
 
-The transport is what `horovodrun --gloo` or `--mpi` chooses, so each is an arrangement of its own: `horovod_mpi` is this
-one over MPI. Nothing else is ever shown under these names: a rank checks what it was joined by.
+The transport is what `horovodrun --gloo` or `--mpi` chooses, so each is an arrangement of its own: `horovod_mpi` is
+this one over MPI. Nothing else is ever shown under these names: a rank checks what it was joined by.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Horovod:
     launcher: ClassVar[str] = "horovodrun"
     world: ClassVar[World] = "ranks"
     framework: ClassVar[str] = ANY_FRAMEWORK
+    frameworks: ClassVar[tuple[str, ...]] = tuple(_horovod.JOINED)
     roles: ClassVar[tuple[str, ...]] = (RANK,)
     requires: ClassVar[tuple[Requirement, ...]] = (
         Requirement("horovod", command=COMMAND),
@@ -37,8 +38,6 @@ class Horovod:
         what = f"the arrangement '{spec.arrangement}' is"
         if not workload.trains:
             return f"{what} for training, and this workload trains nothing; try --arrangement {workload.arrangement}"
-        if workload.framework not in _horovod.JOINED:
-            return f"{what} for {' and '.join(_horovod.JOINED)}, and this workload is for {workload.framework}"
         if update.private:
             return f"{what} for updates that aren't private; try --update plain"
         if spec.launcher == "process" or spec.world_size < 2:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rigdyno.launchers._node import MeetingPoint, Part
 from rigdyno.launchers.torchrun import interface_at
@@ -30,15 +31,14 @@ def rendezvous(listening: int | None) -> Iterator[None]:
         server.server_close()
 
 
-def _server(listener: socket.socket):  # type: ignore[no-untyped-def]
+def _server(listener: socket.socket) -> Any:
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
     class OnSocket(RendezvousHTTPServer):  # type: ignore[misc]
         def server_bind(self) -> None:
             self.socket.close()
-            self.socket = listener
-            self.server_address = listener.getsockname()
-            self.server_name, self.server_port = self.server_address[:2]
+            self.socket: socket.socket = listener
+            self.server_name, self.server_port = listener.getsockname()[:2]
 
         def server_activate(self) -> None:
             """It listens already."""

@@ -1,8 +1,8 @@
 """The ranks of Horovod over MPI: one mpirun on the first node, its daemons on the others.
 
-mpirun reaches other nodes by a remote shell. Ours hands the daemon's command to the agent that waits on that node already,
-however that node was reached: neither passwords nor keys are needed beside those of the run. Other nodes run nothing
-but the daemon, without a shell.
+mpirun reaches other nodes by a remote shell. Ours hands the daemon's command to the agent that waits on that node
+already, however that node was reached: neither passwords nor keys are needed beside those of the run. Other nodes run
+nothing but the daemon, without a shell.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""mpirun's remote shell: `python -m rigdyno.launchers._horovodrun_shell HOST COMMAND...` brings the command to the agent that
-started mpirun, which hands it to the one on that host, and stays until it is done there."""
+"""mpirun's remote shell: brings the command to the agent that started mpirun, which hands it to the one on that host,
+and stays until it is done there.
+
+`python -m rigdyno.launchers._horovodrun_shell HOST COMMAND...`
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Several ranks of Horovod as `horovodrun` starts them, over Gloo or MPI, on this node; launchers for several nodes use it
-on each of them, in place of horovodrun's own ssh.
+"""Several ranks of Horovod as `horovodrun` starts them, over Gloo or MPI, on this node; launchers for several nodes use
+it on each of them, in place of horovodrun's own ssh.
 
-What horovodrun's users know is here: `--hosts`, one rank on each slot of each host in turn, the variables that a rank is
-told by, mpirun's options. Unlike it, nothing listens on other interfaces than the one by which nodes reach each other.
+What horovodrun's users know is here: `--hosts`, ranks in blocks, one block a host, the variables that a rank is told
+by, mpirun's options. Unlike it, nothing listens on other interfaces than the one by which nodes reach each other.
 """
 
 from __future__ import annotations

@@ -93,17 +93,24 @@ def _mixed_frameworks(spec: RunSpec, workload: Workload, update: Update, arrange
         return f"this workload needs the framework '{own}', which is not installed; docs/adding.md tells how to add one"
     if not workload.trains and spec.update != "plain":
         return f"the update '{spec.update}' changes how a model is trained, and this workload trains none"
-    parts = {"arrangement": arrangement.framework, **({"update": update.framework} if workload.trains else {})}
-    for kind, framework in parts.items():
-        if framework != own and ANY_FRAMEWORK not in (framework, own):
-            what = f"the {kind} '{getattr(spec, kind)}' is for {framework}, and this workload is for {own}"
+    parts = {"arrangement": _frameworks(arrangement), **({"update": _frameworks(update)} if workload.trains else {})}
+    for kind, frameworks in parts.items():
+        if own not in frameworks and ANY_FRAMEWORK not in (*frameworks, own):
+            known = " and ".join(frameworks)
+            what = f"the {kind} '{getattr(spec, kind)}' is for {known}, and this workload is for {own}"
             return f"{what}; {_other_choice(kind, own)}"
     return None
 
 
+def _frameworks(part: Update | Arrangement) -> tuple[str, ...]:
+    """Of most things one, or any; some are for several."""
+    found: tuple[str, ...] = getattr(part, "frameworks", (part.framework,))
+    return found
+
+
 def _other_choice(kind: str, framework: str) -> str:
-    choices = {name: catalogue.load(kind, name).framework for name in catalogue.names(kind)}
-    fitting = [name for name, other in choices.items() if other in (framework, ANY_FRAMEWORK)]
+    choices = {name: _frameworks(catalogue.load(kind, name)) for name in catalogue.names(kind)}
+    fitting = [name for name, others in choices.items() if {framework, ANY_FRAMEWORK} & set(others)]
     if fitting:
         return f"try --{kind} {' or '.join(fitting)}"
     return f"no {kind} for {framework} is installed; docs/adding.md tells how to add one"

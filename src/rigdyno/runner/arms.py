@@ -1,7 +1,9 @@
-"""An arm of a duel that is a group of ranks: how its first rank finds the referee, and how the group rests between turns.
+"""An arm of a duel that is a group of ranks: how its first rank finds the referee, and how the group rests between
+turns.
 
-Ranks that wait for each other aren't idle: MPI polls, and Horovod's threads ask each other every millisecond whether there is
-something to do. Whoever has no turn is therefore stopped, by a signal that no process can ignore, and goes on where it was.
+Ranks that wait for each other aren't idle: MPI polls, and Horovod's threads ask each other every millisecond whether
+there is something to do. Whoever has no turn is therefore stopped, by a signal that no process can ignore, and goes on
+where it was.
 """
 
 from __future__ import annotations

@@ -38,15 +38,43 @@ def test_the_same_job_in_both_frameworks_shared_out_over_ranks_that_have_a_core_
     ] == [
         ("mnist_cnn", "single", "process", 1),
         ("mnist_cnn", "ddp", "torchrun", 2),
+        ("mnist_cnn", "horovod", "horovodrun", 2),
+        ("mnist_cnn", "horovod_mpi", "horovodrun", 2),
         ("mnist_cnn_tensorflow", "single", "process", 1),
         ("mnist_cnn_tensorflow", "multiworker", "tf_config", 2),
+        ("mnist_cnn_tensorflow", "horovod", "horovodrun", 2),
+        ("mnist_cnn_tensorflow", "horovod_mpi", "horovodrun", 2),
     ]
-    assert [cell.spec.budget.job_steps for cell in wanted] == [STEPS, STEPS // 2] * 2
+    assert [cell.spec.budget.job_steps for cell in wanted] == [STEPS, *[STEPS // 2] * 3] * 2
     assert {cell.spec.threads for cell in wanted} == {1}
     assert all(cell.spec.pinned for cell in wanted)
     assert [cell.spec.options for cell in wanted] == [
-        {"learning_rate": 0.01}, {"learning_rate": 0.02}, {"rate_factor": 1.0}, {"rate_factor": 2.0},
+        {"learning_rate": 0.01}, *[{"learning_rate": 0.02}] * 3, {"rate_factor": 1.0}, *[{"rate_factor": 2.0}] * 3,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("ddp", [("mnist_cnn", "single"), ("mnist_cnn", "ddp")]),
+        ("multiworker", [("mnist_cnn_tensorflow", "single"), ("mnist_cnn_tensorflow", "multiworker")]),
+        (
+            "horovod_mpi",
+            [
+                ("mnist_cnn", "single"), ("mnist_cnn", "horovod_mpi"),
+                ("mnist_cnn_tensorflow", "single"), ("mnist_cnn_tensorflow", "horovod_mpi"),
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_one_way_to_share_the_work_can_be_asked_for(asked, expected):
+    wanted = Cluster().cells(request(arrangement=asked))
+    assert [(cell.spec.workload, cell.spec.arrangement) for cell in wanted] == expected
+
+
+def test_beside_other_suites_each_library_has_its_own_way_alone():
+    arrangements = [cell.spec.arrangement for cell in Cluster().cells(request(cheap=True))]
+    assert arrangements == ["single", "ddp", "single", "multiworker"]
 
 
 def test_real_images_where_they_are_installed(monkeypatch):
@@ -57,7 +85,7 @@ def test_real_images_where_they_are_installed(monkeypatch):
 
 
 def test_jobs_of_two_lengths_are_two_configurations():
-    full = Cluster().cells(request(full=True, frameworks=("pytorch",)))
+    full = Cluster().cells(request(full=True, frameworks=("pytorch",), arrangement="ddp"))
     assert [cell.spec.budget.job_steps for cell in full] == [
         3 * EPOCH_STEPS, 3 * EPOCH_STEPS // 2, 15 * EPOCH_STEPS, 15 * EPOCH_STEPS // 2,
     ]  # fmt: skip
@@ -108,7 +136,8 @@ def planned(target="cluster", **changes):
 
 
 def test_the_published_job_can_be_asked_for_alone():
-    found = planned(options={"variant": "as_published"}, frameworks=("tensorflow",), repeat=1)
+    asked = {"frameworks": ("tensorflow",), "arrangement": "multiworker"}
+    found = planned(options={"variant": "as_published"}, repeat=1, **asked)
     jobs = [cell.spec for cell in found.cells if cell.spec.workload != IDLE]
     assert [spec.options for spec in jobs] == [
         {"rate_factor": 1.0, "variant": "as_published"}, {"rate_factor": 2.0, "variant": "as_published"},
