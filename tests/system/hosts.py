@@ -22,6 +22,7 @@ class Host:
     address: str
     core: int
     group: Path  # its own: of one for both, a host that is busy would take most
+    is_named: bool = False  # whether it has a name of its own, too
 
     def command(self, *arguments: str, ahead_seconds: int = 0) -> list[str]:
         """On this host, and on its core: hosts share none. In a control group that goes before all that isn't of a
@@ -29,12 +30,14 @@ class Host:
         session, and every worker has its own. `ahead_seconds`: of its monotonic clock."""
         clock = ["unshare", "--time", "--fork", "--kill-child", f"--monotonic={ahead_seconds}"] if ahead_seconds else []
         own_core = ["taskset", "--cpu-list", str(self.core)]
-        return inside(self.group, "ip", "netns", "exec", self.name, *own_core, *clock, *arguments)
+        # Ranks that are told apart by what their hosts are called would take both for one.
+        own_name = ["unshare", "--uts", "sh", "-c", f'hostname {self.name} && exec "$@"', "sh"] if self.is_named else []
+        return inside(self.group, "ip", "netns", "exec", self.name, *own_core, *own_name, *clock, *arguments)
 
 
 @contextmanager
-def two_hosts(rate: str | None = None) -> Iterator[tuple[Host, Host]]:
-    """`rate`: what the cable carries, e.g. 100mbit."""
+def two_hosts(rate: str | None = None, *, named: bool = False) -> Iterator[tuple[Host, Host]]:
+    """`rate`: what the cable carries, e.g. 100mbit; `named`: each host by a name of its own."""
     cores = sorted(os.sched_getaffinity(0))
     for tool in ("ip", "tc", "taskset"):
         if shutil.which(tool) is None:
@@ -43,7 +46,10 @@ def two_hosts(rate: str | None = None) -> Iterator[tuple[Host, Host]]:
         pytest.skip("needs two cores")
     tag = f"rd{os.getpid() % 100_000}"
     with control_group("cpu", "a") as one, control_group("cpu", "b") as two:
-        hosts = Host(f"{tag}a", "10.213.77.1", cores[0], one), Host(f"{tag}b", "10.213.77.2", cores[1], two)
+        hosts = (
+            Host(f"{tag}a", "10.213.77.1", cores[0], one, named),
+            Host(f"{tag}b", "10.213.77.2", cores[1], two, named),
+        )
         try:
             _join(hosts, rate)
             yield hosts

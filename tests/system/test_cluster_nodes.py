@@ -1,5 +1,5 @@
-"""The cluster suite over two nodes: both frameworks' ranks meet over a real network stack, and each node's telemetry is
-there."""
+"""The cluster suite over two nodes: both frameworks' ranks meet over a real network stack, with and without Horovod,
+and each node's telemetry is there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ SHORT = ["--cards", "2", "--ranks", "1", "--steps", "80", "--repeat", "1", "--id
 
 
 def test_both_frameworks_over_two_nodes_with_telemetry_of_each(tmp_path):
-    with two_hosts() as hosts:
+    with two_hosts(named=True) as hosts:
         run, _ = on_both(hosts, tmp_path, "cluster", *SHORT)
     assert all(isinstance(record.outcome, Completed) for record in run.records)
-    assert [each.spec.workload for each in run.measurements] == ["mnist_cnn", "mnist_cnn_tensorflow"]
+    assert [(each.spec.workload, each.spec.arrangement) for each in run.measurements] == [
+        ("mnist_cnn", "ddp"), ("mnist_cnn", "horovod"), ("mnist_cnn", "horovod_mpi"),
+        ("mnist_cnn_tensorflow", "multiworker"), ("mnist_cnn_tensorflow", "horovod"),
+        ("mnist_cnn_tensorflow", "horovod_mpi"),
+    ]  # fmt: skip
     for each in run.measurements:
         assert (each.spec.nodes, each.job.steps, each.job.items) == (2, 40, 2 * 40 * 64)
         assert each.job.communication > 0
@@ -28,17 +32,21 @@ def test_both_frameworks_over_two_nodes_with_telemetry_of_each(tmp_path):
         assert all(any(value is not None for value in node.cpu) for node in each.usage.nodes)
     drawn = [figure for figure in run.view().figures if figure.kind == "timeline"]
     names = [[series.name for series in figure.series] for figure in drawn]
-    assert names.count(["node 0", "node 1"]) == 3  # the idle rig's among them
+    assert names.count(["node 0", "node 1"]) == 7  # the idle rig's among them
     assert sum(each.job.seconds.value for each in run.measurements) == pytest.approx(
         sum(record.seconds for record in run.records if record.spec.workload != "idle")
     )
 
 
-def test_a_rank_of_tensorflow_that_is_lost_on_another_node_is_named(tmp_path):
-    with two_hosts() as (first, second):
-        target = ["mnist_cnn_tensorflow", "--ranks", "1", "--budget", "5m"]
+@pytest.mark.parametrize(
+    ("workload", "arrangement"),
+    [("mnist_cnn_tensorflow", "multiworker"), ("mnist_cnn", "horovod"), ("mnist_cnn", "horovod_mpi")],
+)
+def test_a_rank_that_is_lost_on_another_node_is_named(tmp_path, workload, arrangement):
+    with two_hosts(named=True) as (first, second):
+        target = [workload, "--arrangement", arrangement, "--ranks", "1", "--budget", "5m"]
         ours = Node(first, 0, tmp_path, first, *target)
-        theirs = Node(second, 1, tmp_path, first, "mnist_cnn_tensorflow")
+        theirs = Node(second, 1, tmp_path, first, workload)
         try:
             until(lambda: steps_began(ours.store, rows=20), "the ranks were stepping")
             os.kill(theirs.pid_of("rank1"), signal.SIGKILL)

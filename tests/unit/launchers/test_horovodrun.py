@@ -1,0 +1,191 @@
+"""How ranks of Horovod are started: what each is told, mpirun's options, what another node runs, and when Horovod counts
+as present."""
+
+import json
+import os
+import socket
+import sys
+import threading
+
+import pytest
+
+from driving import is_alive, until
+from rigdyno.launchers import _horovodrun_gloo as gloo
+from rigdyno.launchers import _horovodrun_mpi as mpi
+from rigdyno.launchers import _horovodrun_presence as presence
+from rigdyno.launchers import _horovodrun_shell as shell
+from rigdyno.launchers._address import LOOPBACK
+from rigdyno.launchers._node import MeetingPoint, Part
+from rigdyno.schema.participant import laid_out
+from rigdyno.schema.spec import Cell, RunSpec
+
+
+def a_part(tmp_path, node, ranks=4, nodes=2):
+    spec = RunSpec(workload="mnist_cnn", arrangement="horovod", world_size=ranks, nodes=nodes)
+    cell = Cell(name="01-test", spec=spec, participants=laid_out(ranks, nodes, "cpu"))
+    return Part(cell, tmp_path, node, MeetingPoint(LOOPBACK, 1234))
+
+
+def test_every_rank_is_told_its_place_among_all_on_its_node_and_across_nodes(tmp_path):
+    told = [gloo.slots_of(a_part(tmp_path, rank // 2))(rank) for rank in range(4)]
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    assert [tuple(int(each[f"HOROVOD_{name}"]) for name in names) for each in told] == [
+        (0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2),
+    ]  # fmt: skip
+    assert [each["HOROVOD_HOSTNAME"] for each in told] == ["node0", "node0", "node1", "node1"]
+    assert {each["HOROVOD_CONTROLLER"] for each in told} == {"gloo"}
+    where = {(each["HOROVOD_GLOO_RENDEZVOUS_ADDR"], each["HOROVOD_GLOO_RENDEZVOUS_PORT"]) for each in told}
+    assert where == {(LOOPBACK, "1234")}
+
+
+def test_an_interface_that_the_user_chose_stays(monkeypatch):
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "quick0")
+    assert gloo.common(MeetingPoint(LOOPBACK, 1), LOOPBACK)["HOROVOD_GLOO_IFACE"] == "quick0"
+
+
+def options_of(command):
+    return {command[at + 1]: command[at + 2] for at, word in enumerate(command) if word == "--mca"}
+
+
+def test_mpirun_lets_go_of_a_core_only_where_the_machine_is_full():
+    full, roomy = (mpi.mpirun([(LOOPBACK, 2)], full=full) for full in (True, False))
+    assert options_of(full)["mpi_yield_when_idle"] == "1"
+    assert "mpi_yield_when_idle" not in options_of(roomy)
+    for command in (full, roomy):
+        assert command[command.index("-H") + 1] == "127.0.0.1:2"
+        assert command[command.index("-np") + 1] == "2"
+        assert command[command.index("--bind-to") + 1] == "none"
+        assert "--oversubscribe" in command
+        # Neither the ranks nor mpirun itself listen where nobody of them is.
+        assert options_of(command)["btl_tcp_if_include"] == options_of(command)["oob_tcp_if_include"] == "127.0.0.0/8"
+
+
+def test_hosts_and_their_slots_in_the_order_of_the_nodes():
+    command = mpi.mpirun([(LOOPBACK, 2), ("10.0.0.2", 2)], full=True)
+    assert command[command.index("-H") + 1] == "127.0.0.1:2,10.0.0.2:2"
+    assert command[command.index("-np") + 1] == "4"
+
+
+def test_what_belongs_to_another_job_manager_is_kept_from_mpirun(monkeypatch):
+    for name in ("SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"):
+        monkeypatch.setenv(name, "7")
+    found = mpi.own_environment()
+    assert not any(name.startswith(mpi.FOREIGN) for name in found)
+    assert found["HOROVOD_CONTROLLER"] == "mpi"
+
+
+@pytest.mark.parametrize("words", [["/bin/sh", "-c", "id"], ["sh -c 'orted; id'"], ["orted_evil"], [], [""]])
+def test_another_node_starts_nothing_but_the_daemon(words):
+    with pytest.raises(ValueError, match="only orted is started"):
+        mpi.daemon_command(words)
+
+
+def test_the_daemon_is_started_without_a_shell():
+    asked = ["/opt/elsewhere/orted -mca ess \"env\" -mca orte_hnp_uri '1.0;tcp://10.0.0.1:1' ; id"]
+    assert mpi.daemon_command(asked) == [
+        "orted", "-mca", "ess", "env", "-mca", "orte_hnp_uri", "1.0;tcp://10.0.0.1:1", ";", "id",
+    ]  # fmt: skip
+
+
+def test_mpiruns_command_goes_to_the_agent_of_that_host_and_stays_as_long_as_it_runs(tmp_path, monkeypatch):
+    theirs, ours = socket.socketpair()
+    door = tmp_path / "door"
+    ended = []
+    with theirs, mpi._door(door, {"10.0.0.2": mpi._Follower(ours, "10.0.0.2", 1)}) as path:
+        monkeypatch.setenv("RIGDYNO_DOOR", path)
+        calling = threading.Thread(target=lambda: ended.append(shell.main(["10.0.0.2", "orted -mca ess env"])))
+        calling.start()
+        assert json.loads(mpi._line(theirs)) == ["orted -mca ess env"]
+        assert not ended
+        theirs.close()
+        calling.join(10)
+    assert ended == [0]
+
+
+def test_ranks_in_the_order_that_they_ended_in(tmp_path):
+    for at, rank, code in ((30, 0, -15), (10, 1, -9), (20, 2, 1)):
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps([at, rank, code]))
+    (tmp_path / "rank3.part").write_text("")
+    assert mpi.exits_in(tmp_path) == [(1, -9), (2, 1), (0, -15)]
+
+
+HOROVOD = """\
+import os, sys, time
+Sum = None
+def init():
+    {init}
+def shutdown():
+    pass
+def rank():
+    return int(os.environ["HOROVOD_RANK"])
+def size():
+    return int(os.environ["HOROVOD_SIZE"])
+def mpi_enabled():
+    return {mpi}
+def allreduce(number, op, name):
+    return {result}
+"""
+SERVER = """\
+from http.server import HTTPServer
+RendezvousHandler = None
+class RendezvousHTTPServer(HTTPServer):
+    def __init__(self, address, handler, verbose):
+        super().__init__(address, handler)
+    def init(self, plan):
+        pass
+"""
+
+
+@pytest.fixture
+def a_horovod(tmp_path, monkeypatch):
+    """In place of the real one: something that can be imported under its name."""
+
+    def made(result="3.0", init="pass", mpi="False"):
+        for package in ("horovod", "horovod/runner", "horovod/runner/http"):
+            (tmp_path / package).mkdir(parents=True)
+            (tmp_path / package / "__init__.py").touch()
+        (tmp_path / "horovod/torch.py").write_text(HOROVOD.format(result=result, init=init, mpi=mpi))
+        (tmp_path / "horovod/runner/http/http_server.py").write_text(SERVER)
+        (tmp_path / "torch.py").write_text("tensor = float\n")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+
+    presence.why_not.cache_clear()
+    yield made
+    presence.why_not.cache_clear()
+
+
+def test_two_ranks_that_sum_are_horovod(a_horovod):
+    a_horovod()
+    assert presence.why_not("torch", "gloo", full=True) is None
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ({"result": "number"}, "the sum over 2 ranks is"),
+        ({"init": "raise ImportError('undefined symbol: _ZN3c10')"}, "undefined symbol: _ZN3c10"),
+        ({"mpi": "True"}, "the sum over 2 ranks is 3, over mpi"),
+    ],
+)
+def test_what_sums_nothing_is_not_horovod_whatever_it_is_called(a_horovod, broken, words):
+    a_horovod(**broken)
+    said = presence.why_not("torch", "gloo", full=True)
+    assert said.startswith("Horovod over Gloo for torch does not work here: summing a number over two ranks fails: ")
+    assert words in said
+    assert said.endswith("; try make horovod")
+
+
+def test_ranks_that_hang_are_ended_in_time(a_horovod, monkeypatch, tmp_path):
+    pids = f"open(r'{tmp_path}/pid' + os.environ['HOROVOD_RANK'], 'w').write(str(os.getpid())); time.sleep(600)"
+    a_horovod(init=pids)
+    monkeypatch.setattr(presence, "SECONDS", 3.0)
+    assert "did not end within 3 s" in presence.why_not("torch", "gloo", full=True)
+    started = [int(path.read_text()) for path in tmp_path.glob("pid*")]
+    until(lambda: not any(map(is_alive, started)), "both ranks were gone")
+
+
+def test_it_is_asked_once(a_horovod, monkeypatch):
+    a_horovod()
+    assert presence.why_not("torch", "gloo", full=True) is None
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert presence.why_not("torch", "gloo", full=True) is None
