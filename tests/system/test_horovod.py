@@ -26,7 +26,7 @@ KEEPING = """\
 import os, sys
 from pathlib import Path
 
-if sys.orig_argv[-4:-3] and "rigdyno.runner.worker" in sys.orig_argv:
+if "rigdyno.runner.worker" in sys.orig_argv:
     from rigdyno.arrangements import _loops
 
     whole = _loops.train
@@ -42,9 +42,6 @@ if sys.orig_argv[-4:-3] and "rigdyno.runner.worker" in sys.orig_argv:
         if training.framework == "torch":
             training.model.eval()
         else:
-            from rigdyno.workloads import _mnist_networks
-
-            _mnist_networks._dropped_maps = _mnist_networks._dropped = lambda given, *rest: given
             import tensorflow
 
             tensorflow.nn.dropout = lambda given, *rest, **named: given

@@ -84,7 +84,7 @@ class TorchRanks:
         """Its step waits for the gradients of the others first: that is marked as a phase of its own."""
         made = self.horovod.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
         self.horovod.broadcast_optimizer_state(made, root_rank=0)
-        step = made.step
+        step, zero_grad = made.step, made.zero_grad
 
         def marked(*arguments: Any) -> Any:
             made.synchronize()
@@ -93,6 +93,7 @@ class TorchRanks:
                 return step(*arguments)
 
         made.step = marked
+        made.zero_grad = lambda set_to_none=True: zero_grad()  # it knows no argument, and sets them to None
         return made
 
 

@@ -1,5 +1,5 @@
-"""How ranks of Horovod are started: what each is told, mpirun's options, what another node runs, and when Horovod counts
-as present."""
+"""How ranks of Horovod are started: what each is told, mpirun's options, what another node runs, and when Horovod
+counts as present."""
 
 import json
 import os
