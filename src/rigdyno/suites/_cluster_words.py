@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from rigdyno.schema.measured import JobTime, Measurement
+from rigdyno.schema.spec import RunSpec
 from rigdyno.schema.view import Headline
 from rigdyno.suites._cluster_curves import PARTS, Curve, Shown, is_published, joules_of, quality_of, way_of
 from rigdyno.suites._cluster_published import TWO_MODELS
@@ -68,13 +69,16 @@ def side_by_side(curves: Sequence[Curve]) -> str | None:
         return None
     spec = timed[0][0].spec
     times = ", ".join(f"{way_of(point)} {_with_wait(job)}" for point, job in timed)
-    arms = " ".join(
-        f"--{arm} arrangement={point.spec.arrangement}" for arm, (point, _) in zip("ab", timed, strict=False)
-    )
-    return (
-        f"{curves[0].name}, {spec.world_size} {_cards(timed[0][0])}: {times}. `rigdyno duel {spec.workload} --ranks "
-        f"{spec.world_size} {arms}` tells which step is faster."
-    )
+    return f"{curves[0].name}, {spec.world_size} {_cards(timed[0][0])}: {times}.{_duel([point.spec for point, _ in timed])}"
+
+
+def _duel(specs: Sequence[RunSpec]) -> str:
+    """Of the first two, where they are on one machine: a duel is."""
+    a, b = specs[:2]
+    if a.nodes > 1:
+        return ""
+    arms = f"--a arrangement={a.arrangement} --b arrangement={b.arrangement}"
+    return f" `rigdyno duel {a.workload} --ranks {a.world_size} {arms}` tells which step is faster."
 
 
 def _with_wait(job: JobTime) -> str:

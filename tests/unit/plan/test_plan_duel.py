@@ -197,6 +197,21 @@ class TestRefusals:
         with pytest.raises(BadValue, match="no cuda device here; try --device cpu"):
             planned(with_settings("device=cuda"))
 
+    def test_arms_of_several_ranks_have_as_many(self):
+        of = Request(target="mnist_cnn", ranks=2)
+        plan = planned(with_settings("arrangement=ddp", of=of), with_settings("arrangement=ddp", of=of))
+        cell = plan.cells[0]
+        assert (cell.spec.launcher, cell.spec.world_size, cell.spec.pinned) == ("torchrun", 2, True)
+        assert [each.id for each in cell.participants] == ["rank0", "rank1", "node0"]
+        assert [each.id for each in plan.cells[1].participants] == ["rank0", "rank1"]  # one sampler watches both
+        with pytest.raises(UsageError, match="A has one rank and B has 2 ranks: a duel is between arms of as many"):
+            planned(Request(target="mnist_cnn"), with_settings("arrangement=ddp", of=of))
+
+    def test_several_ranks_are_counted_in_memory(self):
+        of = Request(target="mnist_cnn", ranks=2)
+        one, two = planned(Request(target="mnist_cnn"), Request(target="mnist_cnn")), planned(of, of)
+        assert two.cells[0].memory_bytes == 2 * one.cells[0].memory_bytes
+
     @pytest.mark.parametrize("request_of_plan", [Request(target="tensor_add", launcher="inline")])
     def test_one_process_cannot_take_turns_with_itself(self, request_of_plan):
         with pytest.raises(UsageError, match="leave out the launcher 'inline'"):

@@ -1,6 +1,7 @@
 """The cluster suite: which jobs it wants, and what it makes of their times, accuracies and joules."""
 
 import pytest
+from msgspec.structs import replace
 
 from rigdyno.contracts import SuiteRequest
 from rigdyno.errors import BadValue, UnknownName, UsageError
@@ -11,7 +12,7 @@ from rigdyno.reference.published import cluster_jobs, cluster_summary
 from rigdyno.schema.energy import EnergyFigures
 from rigdyno.schema.estimate import Estimate, Missing, Validity
 from rigdyno.schema.measured import JobTime, KindFigures, Measurement, NodeUsage, Usage
-from rigdyno.schema.record import Completed, Facts, Quality
+from rigdyno.schema.record import Completed, Facts, Quality, Skipped
 from rigdyno.schema.spec import IDLE, Budget, RunSpec
 from rigdyno.schema.view import Number, Share
 from rigdyno.suites._cluster_words import by_chance
@@ -230,6 +231,11 @@ def energy(watts):
     )
 
 
+def by(arrangement, measurement):
+    spec = replace(measurement.spec, arrangement=arrangement)
+    return replace(measurement, spec=spec, records=tuple(replace(each, spec=spec) for each in measurement.records))
+
+
 ALONE, PAIR = measured(1, (6.0, 0.5, 9.0, 0.0, 1.0)), measured(2, (9.0, 0.25, 4.6, 0.6, 1.0))
 
 
@@ -239,6 +245,53 @@ def shown(*found):
 
 def table(presentation, words):
     return next(each for each in presentation.tables if words in each.title)
+
+
+def side_by_side():
+    """The native way, and Horovod's: slower over Gloo, as fast over MPI."""
+    gloo = by("horovod", measured(2, (9.0, 0.25, 4.6, 2.6, 1.0)))
+    return shown(ALONE, by("ddp", PAIR), gloo, by("horovod_mpi", PAIR))
+
+
+def test_horovod_stands_beside_the_native_way_against_the_same_one_card():
+    rows = table(side_by_side(), "Run time of the job").rows
+    assert [(row.entries["library"].text, row.entries["cards"].value) for row in rows] == [
+        ("PyTorch", 1), ("PyTorch", 2), ("PyTorch, Horovod (Gloo)", 2), ("PyTorch, Horovod (MPI)", 2),
+    ]  # fmt: skip
+    assert [row.entries["ideal"].value for row in rows[1:]] == [pytest.approx(16.5 / 2)] * 3
+    assert [row.entries["speedup"].value for row in rows[1:]] == [
+        pytest.approx(16.5 / 15.45), pytest.approx(16.5 / 17.45), pytest.approx(16.5 / 15.45),
+    ]  # fmt: skip
+
+
+def test_the_split_of_the_time_has_a_row_for_each_way():
+    rows = table(side_by_side(), "Where the time of the job goes").rows
+    waited = {row.entries["library"].text: row.entries["communication"].value for row in rows[1:]}
+    assert waited == {"PyTorch": 0.6, "PyTorch, Horovod (Gloo)": 2.6, "PyTorch, Horovod (MPI)": 0.6}
+
+
+def test_a_sentence_puts_them_side_by_side_and_names_the_duel():
+    [words] = [each for each in side_by_side().closing if "rigdyno duel" in each]
+    assert words == (
+        "PyTorch, 2 CPU ranks: DistributedDataParallel takes 15 s, 0.6 s of it waiting for gradients, Horovod (Gloo) "
+        "takes 17 s, 2.6 s of it waiting for gradients, Horovod (MPI) takes 15 s, 0.6 s of it waiting for gradients. "
+        "`rigdyno duel mnist_cnn --ranks 2 --a arrangement=ddp --b arrangement=horovod` tells which step is faster."
+    )
+    assert not any("rigdyno duel" in each for each in shown(ALONE, PAIR).closing)
+
+
+def test_what_was_skipped_has_its_row_and_reason_in_the_first_table_alone():
+    skipped = replace(by("horovod", PAIR), outcome=Skipped(reason="try make horovod"), job=None, kinds={}, usage=None)
+    found = shown(ALONE, by("ddp", PAIR), skipped)
+    row = table(found, "Run time of the job").rows[-1]
+    assert (row.status, row.entries["seconds"].reason) == ("SKIPPED", "try make horovod")
+    assert not any("Horovod" in row.entries["library"].text for each in found.tables[1:] for row in each.rows)
+
+
+def test_curves_of_horovod_begin_with_the_one_card_that_all_share():
+    figures = {figure.key: figure for figure in side_by_side().figures}
+    [panel] = figures["run-time-pytorch-horovod-gloo"].panels
+    assert [datum.x for datum in panel.series[0].data] == [1, 2]
 
 
 def test_speedup_and_efficiency_against_one():
