@@ -69,7 +69,8 @@ def side_by_side(curves: Sequence[Curve]) -> str | None:
         return None
     spec = timed[0][0].spec
     times = ", ".join(f"{way_of(point)} {_with_wait(job)}" for point, job in timed)
-    return f"{curves[0].name}, {spec.world_size} {_cards(timed[0][0])}: {times}.{_duel([point.spec for point, _ in timed])}"
+    head = f"{curves[0].name}, {spec.world_size} {_cards(timed[0][0])}"
+    return f"{head}: {times}.{_duel([point.spec for point, _ in timed])}"
 
 
 def _duel(specs: Sequence[RunSpec]) -> str:
