@@ -132,7 +132,8 @@ def command(place: str) -> list[str]:
 def environment() -> dict[str, str]:
     compiler = {"RIGDYNO_CXX": os.environ.get("CXX") or "g++", "CXX": str(HERE / "cxx")}
     # An outer make's flags name descriptors that its grandchildren don't have.
-    parallel = {"MAKEFLAGS": f"-j{os.environ.get('HOROVOD_JOBS') or len(os.sched_getaffinity(0))}"}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parallel = {"MAKEFLAGS": f"-j{os.environ.get('HOROVOD_JOBS') or cores}"}
     binaries = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     return {**os.environ, **SETTINGS, **compiler, **parallel, **binaries}
 

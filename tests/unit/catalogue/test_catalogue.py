@@ -244,3 +244,8 @@ def test_what_is_not_installed_is_named_with_the_command():
 def test_the_temporary_folder_is_gone_again():
     """The fixtures above leave nothing behind."""
     assert not {"added_counting", "counting", "broken"} & set(catalogue.names("workload"))
+
+
+def test_what_pip_alone_can_not_bring_says_how_else():
+    lacking = catalogue.missing([Requirement("no_such_module", command="make no_such_module")])
+    assert lacking.fix == "make no_such_module"
