@@ -13,7 +13,15 @@ from rigdyno import catalogue
 from rigdyno.contracts import ANY_FRAMEWORK, Arrangement, Update, Wanted, Workload
 from rigdyno.errors import MissingExtra
 from rigdyno.plan.budget import search_seconds
-from rigdyno.plan.build import arrangement_of, is_function, ranks_of, scope_of, update_of, workload_of
+from rigdyno.plan.build import (
+    arrangement_of,
+    arrangement_of_ranks,
+    is_function,
+    ranks_of,
+    scope_of,
+    update_of,
+    workload_of,
+)
 from rigdyno.plan.preflight import Resources, what_would_fit
 from rigdyno.schema.participant import laid_out
 from rigdyno.schema.spec import Cell, RunSpec
@@ -174,5 +182,15 @@ def _slug(spec: RunSpec) -> str:
     ranks = [f"x{spec.world_size}"] if spec.world_size > 1 else []
     update = [spec.update] if spec.update != "plain" else []
     largest = ["largest"] if spec.largest else []
-    words = "-".join([stem, *update, *ranks, *(str(value) for value in spec.options.values()), *largest])
+    usual = spec.world_size == 1 or spec.arrangement == arrangement_of_ranks(spec.workload)
+    words = "-".join(
+        [
+            stem,
+            *update,
+            *ranks,
+            *([] if usual else [spec.arrangement]),
+            *(str(value) for value in spec.options.values()),
+            *largest,
+        ]
+    )
     return re.sub(r"[^A-Za-z0-9._-]+", "_", words)[:80].strip(".-")
