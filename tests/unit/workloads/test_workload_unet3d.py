@@ -8,6 +8,7 @@ import torch
 from rigdyno import catalogue
 from rigdyno.arrangements.single import Single
 from rigdyno.contracts import CannotRun, Job, Place
+from rigdyno.engines.blockwise.boxes import Box, whole
 from rigdyno.engines.blockwise.network.loading import load_model, read_weights
 from rigdyno.engines.blockwise.network.unet import UNet3d
 from rigdyno.engines.segmentation.synthetic import write_synthetic
@@ -118,15 +119,14 @@ def test_what_was_trained_is_kept_with_its_settings_and_run(ending, tmp_path):
     read = read_weights(saved)
     model = UNet3d(**read.settings).eval()
     model.load_state_dict(read.tensors)
-    size, halo = (3, 9, 9), loaded.model.exact_halo
-    box = loaded.model.read_box(size, halo)
-    block = np.random.default_rng(0).standard_normal((1, *box.shape), np.float32)
-    with torch.no_grad():
-        padded = model(torch.from_numpy(block)[None])[0].numpy()
-    inner = tuple(slice(-start, -start + edge) for start, edge in zip(box.start, size, strict=True))
+    place, size, halo = (9, 18, 18), (3, 9, 9), loaded.model.exact_halo
+    volume = torch.randn((1, 1, 21, 45, 45), generator=torch.Generator().manual_seed(0))
+    box = loaded.model.read_box(size, halo).moved(place)
+    assert box.within(whole((21, 45, 45))) == box
     with torch.inference_mode():
-        answer = loaded.model.run(torch.from_numpy(block)[None], size, halo)[0].numpy()
-    assert np.abs(answer - padded[(slice(None), *inner)]).max() < 1e-4
+        wanted = model(volume)[0][(slice(None), *Box(place, (12, 27, 27)).slices())]
+        answer = loaded.model.run(volume[(slice(None), slice(None), *box.slices())], size, halo)[0]
+    assert float((answer - wanted).abs().max()) < 1e-4
     assert [path.name for path in tmp_path.iterdir()] == [saved.name]
 
 

@@ -126,8 +126,8 @@ def write_synthetic(path: str | Path, shape: Zyx = TILE, seed: int = 0) -> None:
         import h5py
     except ImportError as error:
         raise missing_extra("h5py") from error
-    raw, labels = Synthetic(shape, seed).both
     with h5py.File(path, "x") as file:
+        raw, labels = Synthetic(shape, seed).both
         for name, values in (("volumes/raw", raw), ("volumes/labels/neuron_ids", labels.astype(np.uint64))):
             stored = file.create_dataset(name, data=values, chunks=True, compression="gzip", compression_opts=1)
             stored.attrs["resolution"] = np.array(Repeated.voxel_size.zyx)
