@@ -240,7 +240,9 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
         )
     _require_known([cell.spec for cell in wanted], request)
     if SAVE in request.options:
-        raise UsageError("--save keeps what one run has trained; try `rigdyno run unet3d --save FILE`", key=f"set.{SAVE}")
+        raise UsageError(
+            "--save keeps what one run has trained; try `rigdyno run unet3d --save FILE`", key=f"set.{SAVE}"
+        )
     return [
         Wanted(_adapted(spec, request), cell.repeat, cell.repeat if request.repeat is not None else cell.most)
         for cell in wanted

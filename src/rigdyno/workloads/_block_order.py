@@ -51,7 +51,9 @@ def covered(boxes: Iterable[Box], shape: Zyx) -> tuple[int, int]:
     found = list(boxes)
     inside = [box.within(whole(shape)) for box in found]
     outside = sum(box.voxels for box in found) - sum(box.voxels for box in inside)
-    edges = [np.unique([0, length, *(at for box in inside for at in box.spans()[axis])]) for axis, length in enumerate(shape)]
+    edges = [
+        np.unique([0, length, *(at for box in inside for at in box.spans()[axis])]) for axis, length in enumerate(shape)
+    ]
     counts = np.zeros([len(each) - 1 for each in edges], np.int32)
     for box in inside:
         spans = [np.searchsorted(each, ends) for each, ends in zip(edges, box.spans(), strict=True)]

@@ -133,5 +133,3 @@ def _free_bytes(device: str) -> int:
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
-
-

@@ -90,7 +90,11 @@ class Unet3d:
     def _synthetic_shape(self) -> _unet.Zyx:
         """Room for patches to differ by their place, and for one that is held out."""
         z, y, x = self.patch_zyx
-        wanted = (z + max(4, z // 2), y + y // 2, int(2.1 * x / min(1 - self.held_out, 0.66)) if self.held_out else 2 * x)
+        wanted = (
+            z + max(4, z // 2),
+            y + y // 2,
+            int(2.1 * x / min(1 - self.held_out, 0.66)) if self.held_out else 2 * x,
+        )
         z, y, x = map(max, wanted, _LEAST_VOLUME)
         return z, y, x
 
@@ -209,7 +213,9 @@ class Unet3d:
 
 def _is_there(path: str) -> bool:
     """A file, or what is inside of one: file.h5/raw."""
-    return any(Path(path[:end]).exists() for end in (len(path), *(i for i, sign in enumerate(path) if sign in "/:" and i)))
+    return any(
+        Path(path[:end]).exists() for end in (len(path), *(i for i, sign in enumerate(path) if sign in "/:" and i))
+    )
 
 
 def _why_not_saved(path: Path) -> str | None:

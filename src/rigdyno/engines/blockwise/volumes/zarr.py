@@ -32,9 +32,7 @@ class Node:
     is_array: bool
 
 
-def open_zarr(
-    place: Place, at: Mapping[str, int], dtypes: Sequence[str] = DTYPES
-) -> TensorStoreVolume | None:
+def open_zarr(place: Place, at: Mapping[str, int], dtypes: Sequence[str] = DTYPES) -> TensorStoreVolume | None:
     """None: there is no zarr here."""
     node = node_at(place)
     if node is None:

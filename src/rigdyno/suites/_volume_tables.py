@@ -1,0 +1,287 @@
+"""The tables of the volume suite: as published, translated, and what stands behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from rigdyno.reference.volumes import ITERATIONS, PublishedUnet, unet3d, written_share
+from rigdyno.schema.estimate import Missing, Number
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.metric import (
+    ACCURACY,
+    COUNT,
+    DATA_WAIT,
+    EFFICIENCY,
+    ITERATION_RATE,
+    JOB_TIME,
+    LOSS,
+    PATCH_RATE,
+    PHASE_TIME,
+    THROUGHPUT,
+)
+from rigdyno.schema.samples import PHASES
+from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
+from rigdyno.suites import _volume_rows as rows
+from rigdyno.suites._device_leaderboard import device_name
+from rigdyno.suites._energy import energy_columns, energy_entries
+from rigdyno.suites._scaling_tables import phase_title
+from rigdyno.suites._volume_rows import Shown
+from rigdyno.units import show_percent
+
+SYSTEM = Column(key="system", title="system", numeric=False)
+DEVICES = Column(key="devices", title="devices", identifies=True)
+VOXELS = THROUGHPUT.of("voxel")
+TRAINING = Column(key="training", title="training", metric=JOB_TIME)
+INFERENCE = Column(key="inference", title="inference", metric=JOB_TIME)
+AS_PUBLISHED = (
+    SYSTEM,
+    Column(key="cuda", title="CUDA", numeric=False),
+    Column(key="pytorch", title="PyTorch", numeric=False),
+    DEVICES,
+    TRAINING,
+    INFERENCE,
+)
+TRANSLATED = (
+    SYSTEM,
+    DEVICES,
+    Column(key="iterations", title="it/min", metric=ITERATION_RATE, bare=True),
+    Column(key="patches", title="patch/min", metric=PATCH_RATE, bare=True),
+    Column(key="efficiency", title="of ideal", metric=EFFICIENCY),
+    Column(key="covered", title="inference", metric=VOXELS),
+    Column(key="written", title="written", metric=VOXELS),
+)
+INFERRED = (
+    Column(key="scheme", title="blocks", numeric=False),
+    Column(key="devices", title="devices", identifies=True),
+    Column(key="block", title="of", numeric=False),
+    Column(key="halo", title="halo", numeric=False),
+    INFERENCE,
+    Column(key="written", title="written", metric=VOXELS),
+    Column(key="passed", title="passed", metric=VOXELS),
+    Column(key="efficiency", title="of ideal", metric=EFFICIENCY),
+)
+SCHEMES = {"published": "as published", "own": "as `rigdyno infer`"}
+_SHOWN = 1e-3  # seconds: a phase that is shorter everywhere needs no column
+
+
+def all_of(shown: Shown) -> tuple[Table, ...]:
+    return (as_published(shown), translated(shown), inference(shown), spent(shown), learnt(shown))
+
+
+def as_published(shown: Shown) -> Table:
+    own = [_row(each, {"training": rows.job_seconds(each)}) for each in shown.training]
+    own += [_row(each, {"inference": rows.job_seconds(each)}) for each in shown.inferred]
+    return Table(
+        title=f"{ITERATIONS} iterations of training, inference of 1.9 gigavoxel",
+        columns=AS_PUBLISHED,
+        rows=(*own, *(_published(each, _seconds(each)) for each in unet3d())),
+        notes=(*_sizes(shown), *_extrapolated(shown)),
+    )
+
+
+def name_of(each: Measurement) -> str:
+    """The rig, and what makes the row differ from the published ones."""
+    if each.spec.workload == rows.INFERENCE:
+        return f"{device_name(each)}, blocks {SCHEMES.get(rows.scheme(each), rows.scheme(each))}"
+    parts = [device_name(each)]
+    parts += [rows.network(each)] if rows.network(each) != "published" else []
+    return ", ".join([*parts, f"patch {rows.option(each, 'patch')}"])
+
+
+def _row(each: Measurement, entries: dict[str, Entry]) -> Row:
+    facts = each.records[-1].columns()
+    return Row(
+        entries={
+            "system": Text(text=name_of(each)),
+            "cuda": Text(text=str(facts.get("cuda", "-"))),
+            "pytorch": Text(text=str(facts.get("torch", "-"))),
+            "devices": Number(value=each.spec.world_size),
+            **entries,
+        },
+        status=each.status,
+        facts=facts,
+    )
+
+
+def _published(each: PublishedUnet, entries: dict[str, Entry]) -> Row:
+    return Row(
+        entries={
+            "system": Text(text=each.system),
+            "cuda": Text(text=each.cuda),
+            "pytorch": Text(text=each.pytorch),
+            "devices": Number(value=each.devices),
+            **entries,
+        },
+        origin="published",
+    )
+
+
+def _seconds(each: PublishedUnet) -> dict[str, Entry]:
+    found: dict[str, Entry] = {"training": Published(value=each.training_seconds, unit="s", source=each.source)}
+    if each.inference_seconds is not None:
+        found["inference"] = Published(value=each.inference_seconds, unit="s", source=each.source)
+    return found
+
+
+def _sizes(shown: Shown) -> tuple[str, ...]:
+    said = ["published: 12/60/300/1500 maps, patches of 40x432x432, a patch of each device in an iteration"]
+    smaller = [each for each in shown.trained if not rows.is_full(each)]
+    if smaller:
+        maps = str(smaller[0].spec.resolved.get("features") or "12,60,300,1500").replace(",", "/")
+        patch = rows.option(smaller[0], "patch")
+        said.append(f"here smaller than published: {maps} maps, patches of {patch} (--full: the published sizes)")
+    return tuple(said)
+
+
+def _extrapolated(shown: Shown) -> tuple[str, ...]:
+    measured = [*shown.training, *shown.inferred]
+    if not any(rows.is_extrapolated(each) and each.kinds for each in measured):
+        return ()
+    return ("here extrapolated from steady steps and from a random sample of blocks; --full runs all of them",)
+
+
+def translated(shown: Shown) -> Table:
+    own = [_row(each, _training_rates(each, shown.training)) for each in shown.training]
+    own += [_row(each, {"covered": each.throughput(), "written": each.throughput()}) for each in shown.inferred]
+    return Table(
+        title="Translated to rates",
+        columns=TRANSLATED,
+        rows=(*own, *(_published(each, _rates(each)) for each in unet3d())),
+        notes=(
+            f"written: the published script lays blocks 65x675x675 apart and writes 55x575x575, so that "
+            f"{show_percent(1 - written_share())} of its volume was never written; here every voxel is",
+            "patch/min: of all devices together; the published iterations get longer with more devices, and do more",
+            "the published devices shared an iteration by Inferno's data parallelism in one process, here by ddp",
+        ),
+    )
+
+
+def _training_rates(each: Measurement, among: Sequence[Measurement]) -> dict[str, Entry]:
+    found: dict[str, Entry] = {
+        "iterations": rows.iterations_per_minute(each),
+        "patches": rows.patches_per_minute(each),
+    }
+    efficiency = rows.efficiency(each, among)
+    return found if efficiency is None else {**found, "efficiency": efficiency}
+
+
+def _rates(each: PublishedUnet) -> dict[str, Entry]:
+    def printed(value: float, unit: str) -> Published:
+        return Published(value=value, unit=unit, source=each.source)
+
+    found: dict[str, Entry] = {
+        "iterations": printed(each.iterations_per_minute, "it/min"),
+        "patches": printed(each.patches_per_minute, "patch/min"),
+    }
+    if each.devices > 1 and (share := each.efficiency(unet3d())) is not None:
+        found["efficiency"] = Share(value=share, of="perfect scaling")
+    if each.voxels_per_s is not None and each.written_per_s is not None:
+        found["covered"] = printed(each.voxels_per_s, "voxel/s")
+        found["written"] = printed(each.written_per_s, "voxel/s")
+    return found
+
+
+def inference(shown: Shown) -> Table:
+    return Table(
+        title="Inference of 200x3072x3072 voxels, three affinities each as uint8",
+        columns=(*INFERRED, *energy_columns(shown.inferred)),
+        rows=tuple(_inferred(each, shown.inferred) for each in shown.inferred),
+        notes=(
+            "written: voxels of the volume, each once; passed: through the network, those around a block included",
+            *dict.fromkeys(note for each in shown.inferred for note in each.facts.notes),
+        ),
+    )
+
+
+def _inferred(each: Measurement, among: Sequence[Measurement]) -> Row:
+    efficiency = rows.efficiency(each, among)
+    return Row(
+        entries={
+            "scheme": Text(text=SCHEMES.get(rows.scheme(each), rows.scheme(each))),
+            "devices": Number(value=each.spec.world_size),
+            "block": Text(text=rows.option(each, "block") or "-"),
+            "halo": Text(text=rows.option(each, "halo") or "-"),
+            "inference": rows.job_seconds(each),
+            "written": each.throughput(),
+            "passed": rows.voxels_passed(each),
+            **({} if efficiency is None else {"efficiency": efficiency}),
+            **energy_entries(each),
+        },
+        status=each.status,
+        facts=each.records[-1].columns(),
+    )
+
+
+def spent(shown: Shown) -> Table:
+    timed = [(each, each.phases) for each in shown.training if each.phases is not None]
+    means = [
+        {name: fmean(rank.get(name, 0.0) for rank in phases.by_rank.values()) for name in PHASES} for _, phases in timed
+    ]
+    names = [name for name in PHASES if name == "data" or any(each[name] >= _SHOWN for each in means)]
+    return Table(
+        title="Where the time of a training step goes",
+        columns=(
+            Column(key="network", title="network", numeric=False),
+            DEVICES,
+            *(Column(key=name, title=phase_title(name), metric=PHASE_TIME) for name in names),
+            Column(key="waiting", title="waits", metric=DATA_WAIT),
+        ),
+        rows=tuple(_spent(each, seconds, names) for (each, _), seconds in zip(timed, means, strict=True)),
+        notes=(
+            "data: waiting for patches that the loader processes have not ready; waits: that share of a step, of the "
+            "rank that waits longest; the published text says that the GPU's usage should be about 100 %",
+        ),
+    )
+
+
+def _spent(each: Measurement, seconds: dict[str, float], names: Sequence[str]) -> Row:
+    return Row(
+        entries={
+            "network": Text(text=rows.network(each)),
+            "devices": Number(value=each.spec.world_size),
+            **{name: Number(value=seconds[name], unit="s") for name in names},
+            "waiting": rows.waiting(each),
+        },
+        status=each.status,
+    )
+
+
+def learnt(shown: Shown) -> Table:
+    return Table(
+        title="What it learnt",
+        columns=(
+            Column(key="network", title="network", numeric=False),
+            DEVICES,
+            Column(key="parameters", title="parameters", metric=COUNT),
+            Column(key="first", title="first loss", metric=LOSS),
+            Column(key="loss", title="last loss", metric=LOSS),
+            Column(key="accuracy", title="accuracy", metric=ACCURACY),
+        ),
+        rows=tuple(_learnt(each) for each in shown.training),
+        notes=(
+            "loss: 1 - the Sorensen-Dice coefficient of the cuts; accuracy: of the affinities of patches that were "
+            "held out, the mean of both kinds: chance gives 50 %, and so few steps hardly more",
+            *dict.fromkeys(note for each in shown.training for note in each.facts.notes),
+        ),
+    )
+
+
+def _learnt(each: Measurement) -> Row:
+    entries: dict[str, Entry] = {
+        "network": Text(text=rows.network(each)),
+        "devices": Number(value=each.spec.world_size),
+    }
+    parameters, quality = each.facts.settled.get("parameters"), rows.quality_of(each)
+    if isinstance(parameters, int):
+        entries["parameters"] = Number(value=parameters)
+    if quality is None:
+        return Row(entries={**entries, "loss": Missing(reason=each.why_missing())}, status=each.status)
+    if quality.first_loss is not None and quality.last_loss is not None:
+        entries |= {"first": Number(value=quality.first_loss), "loss": Number(value=quality.last_loss)}
+    entries["accuracy"] = (
+        Missing(reason="nothing was evaluated")
+        if quality.accuracy is None
+        else Share(value=quality.accuracy, of="affinities")
+    )
+    return Row(entries=entries, status=each.status)
