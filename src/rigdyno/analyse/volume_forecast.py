@@ -48,7 +48,7 @@ class Sharing:
         if devices == self.smallest:
             return self.one.method
         if self.is_measured:
-            return f"from {self.smallest} and {self.largest} devices: every doubling costs the same share"
+            return f"from {self.smallest} and {self.largest} devices, the worst of both: every doubling costs the same share"
         return "as many times one device: nobody has measured how several share a volume"
 
 

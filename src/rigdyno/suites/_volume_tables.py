@@ -36,7 +36,7 @@ TRAINING = Column(key="training", title="training", metric=JOB_TIME)
 INFERENCE = Column(key="inference", title="inference", metric=JOB_TIME)
 AS_PUBLISHED = (
     SYSTEM,
-    Column(key="cuda", title="CUDA", numeric=False),
+    Column(key="cuda", title="CUDA", identifies=True),
     Column(key="pytorch", title="PyTorch", numeric=False),
     DEVICES,
     TRAINING,
@@ -70,8 +70,8 @@ def all_of(shown: Shown) -> tuple[Table, ...]:
 
 
 def as_published(shown: Shown) -> Table:
-    own = [_row(each, {"training": rows.job_seconds(each)}) for each in shown.training]
-    own += [_row(each, {"inference": rows.job_seconds(each)}) for each in shown.inferred]
+    own = [_row(each, {**_versions(each), "training": rows.job_seconds(each)}) for each in shown.training]
+    own += [_row(each, {**_versions(each), "inference": rows.job_seconds(each)}) for each in shown.inferred]
     return Table(
         title=f"{ITERATIONS} iterations of training, inference of 1.9 gigavoxel",
         columns=AS_PUBLISHED,
@@ -90,26 +90,35 @@ def name_of(each: Measurement) -> str:
 
 
 def _row(each: Measurement, entries: dict[str, Entry]) -> Row:
-    facts = each.records[-1].columns()
     return Row(
         entries={
             "system": Text(text=name_of(each)),
-            "cuda": Text(text=str(facts.get("cuda", "-"))),
-            "pytorch": Text(text=str(facts.get("torch", "-"))),
             "devices": Number(value=each.spec.world_size),
             **entries,
         },
         status=each.status,
-        facts=facts,
+        facts=each.records[-1].columns(),
     )
+
+
+def _versions(each: Measurement) -> dict[str, Entry]:
+    facts = each.records[-1].columns()
+    return _software(str(facts.get("cuda", "")), str(facts.get("torch", "")))
+
+
+def _software(cuda: str, pytorch: str) -> dict[str, Entry]:
+    """A rig without it has none."""
+    known: dict[str, Entry] = {"pytorch": Text(text=pytorch)} if pytorch else {}
+    try:
+        return {"cuda": Number(value=float(cuda)), **known}
+    except ValueError:
+        return known
 
 
 def _published(each: PublishedUnet, entries: dict[str, Entry]) -> Row:
     return Row(
         entries={
             "system": Text(text=each.system),
-            "cuda": Text(text=each.cuda),
-            "pytorch": Text(text=each.pytorch),
             "devices": Number(value=each.devices),
             **entries,
         },
@@ -118,7 +127,10 @@ def _published(each: PublishedUnet, entries: dict[str, Entry]) -> Row:
 
 
 def _seconds(each: PublishedUnet) -> dict[str, Entry]:
-    found: dict[str, Entry] = {"training": Published(value=each.training_seconds, unit="s", source=each.source)}
+    found: dict[str, Entry] = {
+        **_software(each.cuda, each.pytorch),
+        "training": Published(value=each.training_seconds, unit="s", source=each.source),
+    }
     if each.inference_seconds is not None:
         found["inference"] = Published(value=each.inference_seconds, unit="s", source=each.source)
     return found
