@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rigdyno.analyse.extrapolation import as_prediction
 from rigdyno.errors import UsageError
 from rigdyno.schema.estimate import Estimate, worst_ratio
 from rigdyno.schema.measured import Measurement
@@ -48,7 +49,8 @@ class Sharing:
         if devices == self.smallest:
             return self.one.method
         if self.is_measured:
-            return f"from {self.smallest} and {self.largest} devices, the worst of both: every doubling costs the same share"
+            seen = f"{self.smallest} and {self.largest} devices, the worst of both"
+            return f"from {seen}: every doubling costs the same share"
         return "as many times one device: nobody has measured how several share a volume"
 
 
@@ -68,14 +70,15 @@ def sharing_of(name: str, measurements: Sequence[Measurement]) -> Sharing:
 
 def _of_points(name: str, points: Sequence[tuple[int, Estimate, Measurement]]) -> Sharing:
     (smallest, first, alone), (largest, last, _) = points[0], points[-1]
-    one = first.scaled(1 / smallest, first.unit)
+    one = as_prediction(first, len(alone.records)).scaled(1 / smallest, first.unit)
     runs = tuple(dict.fromkeys(run for _, _, each in points for run in each.runs))
     joules = _joules(alone)
     if largest == smallest:
         return Sharing(name, one, smallest, largest, joules_per_voxel=joules, runs=runs)
     doublings = math.log2(largest / smallest)
     each = last.scaled(1 / largest, last.unit)
-    ratios = (each.value / one.value, *(worst_ratio(each, one) or (each.value / one.value,) * 2))
+    mean = first.scaled(1 / smallest, first.unit)
+    ratios = (each.value / one.value, *(worst_ratio(each, mean) or (each.value / one.value,) * 2))
     kept, low, high = (min(1.0, ratio) ** (1 / doublings) for ratio in ratios)
     return Sharing(name, one, smallest, largest, kept, low, high, True, joules, runs)
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-import msgspec
-
+from rigdyno.analyse.extrapolation import time_of
 from rigdyno.reference.volumes import ITERATIONS, PATCH, VOXELS
 from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
 from rigdyno.schema.measured import Measurement
@@ -91,11 +90,7 @@ def job_seconds(each: Measurement) -> Estimate | Missing:
         return Estimate(value=each.job.loop, n=each.job.seconds.n, unit="s", method=method)
     if isinstance(rate, Missing):
         return rate
-    items = _items_of_job(each)
-    if rate.ends[0] <= 0:
-        rate = rate.without_interval(rate.method)
-    whole = rate.mapped(lambda a_second: items / a_second, "s")
-    return msgspec.structs.replace(whole, method=f"extrapolated from {rate.n} of them; {rate.method}")
+    return time_of(_items_of_job(each), rate, len(each.records))
 
 
 def _items_of_job(each: Measurement) -> float:
