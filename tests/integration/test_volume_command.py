@@ -30,7 +30,8 @@ def test_the_documented_example(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(make.replace("(32, 240, 360)", "(12, 60, 120)"), {})
     train, infer = (line.split() for line in shell.replace("\\\n", " ").splitlines())
-    train = [*train[1:], *TINY, "--set", "workers=1", "--steps", "150"]
+    train = ["features=4,8" if word.startswith("features=") else word for word in train[1:]]
+    train += [*TINY[2:], "--set", "workers=1", "--steps", "150"]
     answer = here(*train, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     answer = here(*infer[1:], "--block", "6,18,18", cwd=tmp_path)

@@ -76,7 +76,7 @@ def _nanometres(volume: object) -> str:
     factors = {"nanometer": 1.0, "micrometer": 1e3, "millimeter": 1e6}
     if size is None or size.unit not in factors:
         return ""
-    return " x ".join(f"{edge * factors[size.unit]:g}" for edge in reversed(size.zyx))
+    return "x".join(f"{edge * factors[size.unit]:g}" for edge in reversed(size.zyx))
 
 
 def _measured(runs: Sequence[Path], out: str | None) -> tuple[Sharing | None, list[str]]:

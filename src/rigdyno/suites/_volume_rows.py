@@ -15,7 +15,7 @@ from rigdyno.schema.view import Entry, Share
 from rigdyno.workloads._unet import by, numbers
 
 TRAINING, INFERENCE = "unet3d", "unet3d_inference"
-SECONDS_PER_MINUTE = 60
+SECONDS_PER_MINUTE, SECONDS_PER_HOUR = 60, 3600
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,13 @@ class Shown:
     @property
     def training(self) -> tuple[Measurement, ...]:
         return (*self.trained, *self.others)
+
+    @property
+    def pairs(self) -> list[tuple[Measurement | None, Measurement | None]]:
+        """For each number of devices: the training of the published network, and the inference by our own scheme."""
+        trained = {each.spec.world_size: each for each in self.trained}
+        inferred = {each.spec.world_size: each for each in self.inferred if scheme(each) == "own"}
+        return [(trained.get(count), inferred.get(count)) for count in sorted({*trained, *inferred})]
 
     @property
     def best(self) -> Measurement | None:
@@ -119,6 +126,14 @@ def voxels_passed(each: Measurement) -> Estimate | Missing:
     if factor is None:
         return Missing(reason=each.why_missing() if not each.kinds else "nobody counted what was read")
     return _scaled(each.throughput(), factor, "voxel/s")
+
+
+def megavoxels(rate: Estimate | Missing) -> Estimate | Missing:
+    return _scaled(rate, 1e-6, "megavoxel/s")
+
+
+def in_hours(seconds: Estimate | Missing) -> Estimate | Missing:
+    return _scaled(seconds, 1 / SECONDS_PER_HOUR, "h")
 
 
 def _scaled(rate: Estimate | Missing, factor: float, unit: str) -> Estimate | Missing:

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from rigdyno.reference.volumes import ITERATIONS, PublishedUnet, unet3d, written_share
 from rigdyno.schema.estimate import Missing, Number
-from rigdyno.schema.measured import Measurement
+from rigdyno.schema.measured import Measurement, Status
 from rigdyno.schema.metric import (
     ACCURACY,
     COUNT,
@@ -23,7 +23,6 @@ from rigdyno.schema.metric import (
 from rigdyno.schema.samples import PHASES
 from rigdyno.schema.view import Column, Entry, Published, Row, Share, Table, Text
 from rigdyno.suites import _volume_rows as rows
-from rigdyno.suites._device_leaderboard import device_name
 from rigdyno.suites._energy import energy_columns, energy_entries
 from rigdyno.suites._scaling_tables import phase_title
 from rigdyno.suites._volume_rows import Shown
@@ -31,7 +30,6 @@ from rigdyno.units import show_percent
 
 SYSTEM = Column(key="system", title="system", numeric=False)
 DEVICES = Column(key="devices", title="devices", identifies=True)
-VOXELS = THROUGHPUT.of("voxel")
 TRAINING = Column(key="training", title="training", metric=JOB_TIME)
 INFERENCE = Column(key="inference", title="inference", metric=JOB_TIME)
 AS_PUBLISHED = (
@@ -42,26 +40,26 @@ AS_PUBLISHED = (
     TRAINING,
     INFERENCE,
 )
+MEGAVOXELS = THROUGHPUT.in_unit("megavoxel/s")
 TRANSLATED = (
     SYSTEM,
     DEVICES,
     Column(key="iterations", title="it/min", metric=ITERATION_RATE, bare=True),
     Column(key="patches", title="patch/min", metric=PATCH_RATE, bare=True),
     Column(key="efficiency", title="of ideal", metric=EFFICIENCY),
-    Column(key="covered", title="inference", metric=VOXELS),
-    Column(key="written", title="written", metric=VOXELS),
+    Column(key="covered", title="Mvoxel/s", metric=MEGAVOXELS, bare=True),
+    Column(key="written", title="written", metric=MEGAVOXELS, bare=True),
 )
 INFERRED = (
     Column(key="scheme", title="blocks", numeric=False),
-    Column(key="devices", title="devices", identifies=True),
-    Column(key="block", title="of", numeric=False),
-    Column(key="halo", title="halo", numeric=False),
-    INFERENCE,
-    Column(key="written", title="written", metric=VOXELS),
-    Column(key="passed", title="passed", metric=VOXELS),
+    DEVICES,
+    Column(key="time", title="time", metric=JOB_TIME.in_unit("h")),
+    Column(key="written", title="written", metric=MEGAVOXELS, bare=True),
+    Column(key="passed", title="passed", metric=MEGAVOXELS, bare=True),
     Column(key="efficiency", title="of ideal", metric=EFFICIENCY),
 )
 SCHEMES = {"published": "as published", "own": "as `rigdyno infer`"}
+_ORDER: tuple[Status, ...] = ("VALID", "SUSPECT", "INVALID", "SKIPPED", "FAILED")  # from good to bad
 _SHOWN = 1e-3  # seconds: a phase that is shorter everywhere needs no column
 
 
@@ -70,34 +68,38 @@ def all_of(shown: Shown) -> tuple[Table, ...]:
 
 
 def as_published(shown: Shown) -> Table:
-    own = [_row(each, {**_versions(each), "training": rows.job_seconds(each)}) for each in shown.training]
-    own += [_row(each, {**_versions(each), "inference": rows.job_seconds(each)}) for each in shown.inferred]
+    """A row for each number of devices: its training, and the inference by our own scheme."""
     return Table(
         title=f"{ITERATIONS} iterations of training, inference of 1.9 gigavoxel",
         columns=AS_PUBLISHED,
-        rows=(*own, *(_published(each, _seconds(each)) for each in unet3d())),
+        rows=(
+            *(_seconds_here(*pair) for pair in shown.pairs),
+            *(_published(each, _seconds(each)) for each in unet3d()),
+        ),
         notes=(*_sizes(shown), *_extrapolated(shown)),
     )
 
 
 def name_of(each: Measurement) -> str:
-    """The rig, and what makes the row differ from the published ones."""
-    if each.spec.workload == rows.INFERENCE:
-        return f"{device_name(each)}, blocks {SCHEMES.get(rows.scheme(each), rows.scheme(each))}"
-    parts = [device_name(each)]
-    parts += [rows.network(each)] if rows.network(each) != "published" else []
-    return ", ".join([*parts, f"patch {rows.option(each, 'patch')}"])
+    other = "" if rows.network(each) == "published" else f", {rows.network(each)}"
+    return (each.records[-1].label or "this rig") + other
 
 
-def _row(each: Measurement, entries: dict[str, Entry]) -> Row:
+def _seconds_here(trained: Measurement | None, inferred: Measurement | None) -> Row:
+    entries: dict[str, Entry] = {}
+    for each, key in ((trained, "training"), (inferred, "inference")):
+        if each is not None:
+            entries |= {**_versions(each), key: rows.job_seconds(each)}
+    return _row([each for each in (trained, inferred) if each is not None], entries)
+
+
+def _row(both: Sequence[Measurement], entries: dict[str, Entry]) -> Row:
+    """With the worse verdict of the two."""
+    first = both[0]
     return Row(
-        entries={
-            "system": Text(text=name_of(each)),
-            "devices": Number(value=each.spec.world_size),
-            **entries,
-        },
-        status=each.status,
-        facts=each.records[-1].columns(),
+        entries={"system": Text(text=name_of(first)), "devices": Number(value=first.spec.world_size), **entries},
+        status=max((each.status for each in both), key=_ORDER.index),
+        facts=first.records[-1].columns(),
     )
 
 
@@ -137,13 +139,18 @@ def _seconds(each: PublishedUnet) -> dict[str, Entry]:
 
 
 def _sizes(shown: Shown) -> tuple[str, ...]:
-    said = ["published: 12/60/300/1500 maps, patches of 40x432x432, a patch of each device in an iteration"]
+    said = ["devices of this rig: processes that share its cores"] if _on_cores(shown) else []
+    said.append("published: 12/60/300/1500 maps, patches of 40x432x432, a patch of each device in an iteration")
     smaller = [each for each in shown.trained if not rows.is_full(each)]
     if smaller:
         maps = str(smaller[0].spec.resolved.get("features") or "12,60,300,1500").replace(",", "/")
         patch = rows.option(smaller[0], "patch")
         said.append(f"here smaller than published: {maps} maps, patches of {patch} (--full: the published sizes)")
     return tuple(said)
+
+
+def _on_cores(shown: Shown) -> bool:
+    return any(each.spec.device == "cpu" for each in (*shown.training, *shown.inferred))
 
 
 def _extrapolated(shown: Shown) -> tuple[str, ...]:
@@ -154,19 +161,27 @@ def _extrapolated(shown: Shown) -> tuple[str, ...]:
 
 
 def translated(shown: Shown) -> Table:
-    own = [_row(each, _training_rates(each, shown.training)) for each in shown.training]
-    own += [_row(each, {"covered": each.throughput(), "written": each.throughput()}) for each in shown.inferred]
+    own = [_rates_here(trained, inferred, shown) for trained, inferred in shown.pairs]
+    own += [_row([each], _training_rates(each, shown.training)) for each in shown.others]
     return Table(
         title="Translated to rates",
         columns=TRANSLATED,
         rows=(*own, *(_published(each, _rates(each)) for each in unet3d())),
         notes=(
+            "patch/min: of all devices together; with more of them an iteration takes longer, and does more",
             f"written: the published script lays blocks 65x675x675 apart and writes 55x575x575, so that "
             f"{show_percent(1 - written_share())} of its volume was never written; here every voxel is",
-            "patch/min: of all devices together; the published iterations get longer with more devices, and do more",
             "the published devices shared an iteration by Inferno's data parallelism in one process, here by ddp",
         ),
     )
+
+
+def _rates_here(trained: Measurement | None, inferred: Measurement | None, shown: Shown) -> Row:
+    entries = _training_rates(trained, shown.training) if trained is not None else {}
+    if inferred is not None:
+        written = rows.megavoxels(inferred.throughput())
+        entries |= {"covered": written, "written": written}
+    return _row([each for each in (trained, inferred) if each is not None], entries)
 
 
 def _training_rates(each: Measurement, among: Sequence[Measurement]) -> dict[str, Entry]:
@@ -180,7 +195,7 @@ def _training_rates(each: Measurement, among: Sequence[Measurement]) -> dict[str
 
 def _rates(each: PublishedUnet) -> dict[str, Entry]:
     def printed(value: float, unit: str) -> Published:
-        return Published(value=value, unit=unit, source=each.source)
+        return Published(value=round(value, 1), unit=unit, source=each.source)
 
     found: dict[str, Entry] = {
         "iterations": printed(each.iterations_per_minute, "it/min"),
@@ -189,8 +204,8 @@ def _rates(each: PublishedUnet) -> dict[str, Entry]:
     if each.devices > 1 and (share := each.efficiency(unet3d())) is not None:
         found["efficiency"] = Share(value=share, of="perfect scaling")
     if each.voxels_per_s is not None and each.written_per_s is not None:
-        found["covered"] = printed(each.voxels_per_s, "voxel/s")
-        found["written"] = printed(each.written_per_s, "voxel/s")
+        found["covered"] = printed(each.voxels_per_s / 1e6, "megavoxel/s")
+        found["written"] = printed(each.written_per_s / 1e6, "megavoxel/s")
     return found
 
 
@@ -200,7 +215,9 @@ def inference(shown: Shown) -> Table:
         columns=(*INFERRED, *energy_columns(shown.inferred)),
         rows=tuple(_inferred(each, shown.inferred) for each in shown.inferred),
         notes=(
-            "written: voxels of the volume, each once; passed: through the network, those around a block included",
+            "megavoxel/s; written: voxels of the volume, each once; passed: through the network, those around a block "
+            "included",
+            *dict.fromkeys(_cut(each) for each in shown.inferred),
             *dict.fromkeys(note for each in shown.inferred for note in each.facts.notes),
         ),
     )
@@ -212,17 +229,20 @@ def _inferred(each: Measurement, among: Sequence[Measurement]) -> Row:
         entries={
             "scheme": Text(text=SCHEMES.get(rows.scheme(each), rows.scheme(each))),
             "devices": Number(value=each.spec.world_size),
-            "block": Text(text=rows.option(each, "block") or "-"),
-            "halo": Text(text=rows.option(each, "halo") or "-"),
-            "inference": rows.job_seconds(each),
-            "written": each.throughput(),
-            "passed": rows.voxels_passed(each),
+            "time": rows.in_hours(rows.job_seconds(each)),
+            "written": rows.megavoxels(each.throughput()),
+            "passed": rows.megavoxels(rows.voxels_passed(each)),
             **({} if efficiency is None else {"efficiency": efficiency}),
             **energy_entries(each),
         },
         status=each.status,
         facts=each.records[-1].columns(),
     )
+
+
+def _cut(each: Measurement) -> str:
+    name = SCHEMES.get(rows.scheme(each), rows.scheme(each))
+    return f"{name}: blocks of {rows.option(each, 'block') or '?'} with {rows.option(each, 'halo') or '?'} around them"
 
 
 def spent(shown: Shown) -> Table:
@@ -235,7 +255,6 @@ def spent(shown: Shown) -> Table:
         title="Where the time of a training step goes",
         columns=(
             Column(key="network", title="network", numeric=False),
-            DEVICES,
             *(Column(key=name, title=phase_title(name), metric=PHASE_TIME) for name in names),
             Column(key="waiting", title="waits", metric=DATA_WAIT),
         ),
@@ -250,13 +269,17 @@ def spent(shown: Shown) -> Table:
 def _spent(each: Measurement, seconds: dict[str, float], names: Sequence[str]) -> Row:
     return Row(
         entries={
-            "network": Text(text=rows.network(each)),
-            "devices": Number(value=each.spec.world_size),
+            "network": Text(text=_on(each)),
             **{name: Number(value=seconds[name], unit="s") for name in names},
             "waiting": rows.waiting(each),
         },
-        status=each.status,
     )
+
+
+def _on(each: Measurement) -> str:
+    """Which network, and on how many."""
+    several = "" if each.spec.world_size == 1 else f" x {each.spec.world_size}"
+    return f"{rows.network(each)}{several}"
 
 
 def learnt(shown: Shown) -> Table:

@@ -186,11 +186,19 @@ def test_efficiency_is_of_the_same_configuration_alone():
 
 def test_published_rows_stand_beside_and_apart():
     as_published, translated, *_ = shown().tables
-    for table in (as_published, translated):
-        assert [row.origin for row in table.rows] == ["measured"] * 6 + ["published"] * 12
+    assert [row.origin for row in as_published.rows] == ["measured"] * 2 + ["published"] * 12
+    assert [row.origin for row in translated.rows] == ["measured"] * 3 + ["published"] * 12
     v100 = next(row for row in translated.rows if row.entries["system"].text == "SMC:V100")
-    assert v100.entries["covered"].value == pytest.approx(12.7e6, rel=0.01)
-    assert v100.entries["written"].value == pytest.approx(8.2e6, rel=0.01)
+    assert v100.entries["covered"].value == 12.7
+    assert v100.entries["written"].value == 8.2
+
+
+def test_a_row_has_training_and_inference_and_the_worse_verdict():
+    doubtful = inferred(60e3, validity=Validity(verdict="SUSPECT"))
+    first = shown([trained(1.0), doubtful, inferred(40e3, scheme="published")]).tables[0].rows[0]
+    assert {"training", "inference", "devices", "system", "pytorch"} <= set(first.entries)
+    assert first.entries["inference"].value == pytest.approx(VOXELS / 60e3)
+    assert first.status == "SUSPECT"
 
 
 def test_what_it_says():

@@ -11,7 +11,7 @@ from rigdyno.errors import UsageError
 from rigdyno.reference.volumes import FamousVolume, famous_volumes, written_share
 from rigdyno.report.volume_forecast import VolumeForecast, gpus, own_hours, volume_forecast_view
 
-VOLUME = FamousVolume("mine", 3.6e9, "8 x 8 x 8", "stated", "", "as given")
+VOLUME = FamousVolume("mine", 3.6e9, "8x8x8", "stated", "", "as given")
 
 
 def test_the_quickest_configuration_on_all_of_its_devices():
