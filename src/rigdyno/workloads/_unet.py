@@ -3,15 +3,18 @@ torch."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rigdyno.errors import BadValue
 
 Zyx = tuple[int, int, int]
 
+SAVED_AS = (".pt", ".safetensors")
 KERNEL = 27  # 3 x 3 x 3
 AFFINITIES = 3  # what the network answers for each voxel
 PUBLISHED_PATCH: Zyx = (40, 432, 432)
@@ -103,3 +106,16 @@ def patch_of(network: str, text: str, built: Architecture) -> Zyx:
 
 def by(edges: Sequence[int]) -> str:
     return "x".join(map(str, edges))
+
+
+def why_not_saved(path: Path) -> str | None:
+    """Asked before hours of training."""
+    if path.suffix not in SAVED_AS:
+        return f"weights are saved as {' or '.join(SAVED_AS)}, not as '{path.name}'"
+    if path.exists():
+        return f"{path} is there already, and isn't written over; choose another name"
+    if not path.absolute().parent.is_dir():
+        return f"there is no folder {path.parent} to save {path.name} in"
+    if not os.access(path.absolute().parent, os.W_OK):
+        return f"nothing can be written in {path.absolute().parent}"
+    return None

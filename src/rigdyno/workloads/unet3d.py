@@ -106,7 +106,7 @@ class Unet3d:
             return "labels are of a volume: add --set data=FILE"
         if self.weights and not Path(self.weights).is_file():
             return f"there is no file {self.weights} to load weights from"
-        return _why_not_saved(Path(self.save)) if self.save else None
+        return _unet.why_not_saved(Path(self.save)) if self.save else None
 
     def traps(self) -> tuple[str, ...]:
         return ()
@@ -216,12 +216,6 @@ def _is_there(path: str) -> bool:
     return any(
         Path(path[:end]).exists() for end in (len(path), *(i for i, sign in enumerate(path) if sign in "/:" and i))
     )
-
-
-def _why_not_saved(path: Path) -> str | None:
-    from rigdyno.engines.blockwise.network.saving import why_not_saved
-
-    return why_not_saved(path)
 
 
 def _accuracy(model: torch.nn.Module, held_out: Patches, device: str) -> Callable[[], float | None]:

@@ -27,6 +27,10 @@ BYTES_PER_VOXEL = 4 + 3  # a float and three affinities
 Batch = tuple[Tensor, Tensor]
 
 
+class LoaderLost(RuntimeError):
+    """A loader process ended before the training did."""
+
+
 @dataclass(frozen=True)
 class Patches:
     """Which patch is the n-th of a rank follows from the seed alone, however many processes load them."""
@@ -88,18 +92,34 @@ class Loader:
 
     @property
     def needed_bytes(self) -> int:
-        """Of memory that processes share, for batches that are ready."""
+        """Of memory that processes share: the volume, and batches that are ready."""
+        if not self.workers:
+            return 0
         each = BYTES_PER_VOXEL * int(np.prod(self.patches.patch)) * self.batch_size
-        return each * self.workers * (AHEAD + 1)
+        return self.patches.pair.shared_bytes + each * self.workers * (AHEAD + 1)
 
     def __iter__(self) -> Iterator[Batch]:
         on_card = self.device.partition(":")[0] != "cpu"
         self._batches = iter(self._loader(pinned=on_card))
         try:
-            for raw, targets in self._batches:
+            while True:
+                raw, targets = self._next(self._batches)
                 yield raw.to(self.device, non_blocking=on_card), targets.to(self.device, non_blocking=on_card)
         finally:
             self.close()
+
+    @staticmethod
+    def _next(batches: Iterator[Batch]) -> Batch:
+        """A loader process that is gone shows in several ways: by its signal, or by a pipe that breaks."""
+        try:
+            return next(batches)
+        except (OSError, EOFError, RuntimeError) as error:
+            if str(error).startswith("Caught "):  # raised in a loader process, which is still there
+                raise
+            raise LoaderLost(
+                f"a loader process was lost ({' '.join(str(error).split()) or type(error).__name__}); if the kernel "
+                "ended it for want of memory, take fewer: --set workers=1"
+            ) from error
 
     def close(self) -> None:
         batches, self._batches = self._batches, None

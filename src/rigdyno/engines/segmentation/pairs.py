@@ -28,22 +28,24 @@ class Pair(Protocol):
 
     shape: Zyx
     notes: tuple[str, ...]
+    shared_bytes: int  # of memory that it takes once for all processes
 
     def read(self, box: Box) -> tuple[Floats, NDArray[Any]]: ...
 
 
 class InMemory:
-    """Shared with the processes that load from it, not copied."""
+    """Tensors, because these are shared with the processes that load from it, and not copied."""
 
     def __init__(self, raw: NDArray[Any], labels: NDArray[Any], notes: tuple[str, ...] = ()) -> None:
         self.shape, self.notes = zyx(raw.shape), notes
         values = raw.astype(np.float32)
         values -= values.mean()
         values /= values.std() or 1.0
-        self._raw = torch.from_numpy(values).share_memory_()
+        self._raw = torch.from_numpy(values)
         # By bytes: torch knows few operations on unsigned numbers, and none is needed.
         self._dtype = labels.dtype
-        self._labels = torch.from_numpy(np.ascontiguousarray(labels).view(f"i{labels.itemsize}")).share_memory_()
+        self._labels = torch.from_numpy(np.ascontiguousarray(labels).view(f"i{labels.itemsize}"))
+        self.shared_bytes = self._raw.nbytes + self._labels.nbytes
 
     def read(self, box: Box) -> tuple[Floats, NDArray[Any]]:
         return self._raw.numpy()[box.slices()], self._labels.numpy().view(self._dtype)[box.slices()]
@@ -63,6 +65,8 @@ class _Opened:
 
 class Stored:
     """Opened by each process for itself: handles and threads of readers don't survive a fork, or a pickle."""
+
+    shared_bytes = 0
 
     def __init__(self, raw: str, labels: str) -> None:
         self._locations = raw, labels

@@ -14,20 +14,6 @@ from torch import nn
 from rigdyno.engines.blockwise.errors import BadOutput, MissingExtra
 
 SETTINGS = "unet3d"  # the key beside the state dict, and in the header of a .safetensors file
-ENDINGS = (".pt", ".safetensors")
-
-
-def why_not_saved(path: Path) -> str | None:
-    """Asked before hours of training."""
-    if path.suffix not in ENDINGS:
-        return f"weights are saved as {' or '.join(ENDINGS)}, not as '{path.name}'"
-    if path.exists():
-        return f"{path} is there already, and isn't written over; choose another name"
-    if not path.absolute().parent.is_dir():
-        return f"there is no folder {path.parent} to save {path.name} in"
-    if not os.access(path.absolute().parent, os.W_OK):
-        return f"nothing can be written in {path.absolute().parent}"
-    return None
 
 
 def save_weights(path: Path, module: nn.Module, settings: Mapping[str, Any]) -> None:
