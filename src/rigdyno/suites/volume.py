@@ -45,6 +45,8 @@ class Volume:
             raise UsageError("the volume suite has no soak; try `rigdyno run unet3d --soak 10m`", key="soak")
         if request.nodes > 1:
             raise UsageError("the volume suite runs on one node; try `rigdyno run unet3d --hosts A,B`", key="nodes")
+        if request.full and request.budget_seconds is not None:
+            raise UsageError("the published lengths take what they take; leave out --budget or --full", key="budget")
         repeat = request.repeat or (1 if request.full else REPEATS)
         most = 1 if request.full else MOST_REPEATS
         return [Wanted(spec, repeat, max(repeat, most)) for spec in (*_trained(request), *_inferred(request))]

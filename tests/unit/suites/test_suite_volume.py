@@ -61,7 +61,14 @@ def test_a_card_has_the_published_sizes_from_the_start():
     assert cells(device="cuda", most=1)[0].spec.options == {"patch": "40x432x432"}
 
 
-@pytest.mark.parametrize(("changes", "words"), [({"soak_seconds": 60.0}, "no soak"), ({"nodes": 2}, "on one node")])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"soak_seconds": 60.0}, "no soak"),
+        ({"nodes": 2}, "on one node"),
+        ({"full": True, "budget_seconds": 60.0}, "leave out --budget or --full"),
+    ],
+)
 def test_what_it_does_not_do(changes, words):
     with pytest.raises(UsageError, match=words):
         cells(**changes)
