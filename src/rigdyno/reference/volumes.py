@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
-from importlib.resources import files
 from math import prod
 from typing import Literal
+
+from rigdyno.reference.published import table_rows
 
 ITERATIONS = 1001
 VOLUME = (200, 3072, 3072)
@@ -85,7 +85,7 @@ def unet3d() -> tuple[PublishedUnet, ...]:
             training_seconds=float(row["training_1001_iters_s"]),
             inference_seconds=float(seconds) if (seconds := row["inference_1_9_gigavoxel_s"]) else None,
         )
-        for row in _table("unet3d.csv")
+        for row in table_rows("unet3d.csv")
     )
 
 
@@ -100,10 +100,5 @@ def famous_volumes() -> tuple[FamousVolume, ...]:
             source=row["source"],
             note=row["note"],
         )
-        for row in _table("famous_volumes.csv")
+        for row in table_rows("famous_volumes.csv")
     )
-
-
-def _table(name: str) -> list[dict[str, str]]:
-    text = files("rigdyno.reference").joinpath(name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
