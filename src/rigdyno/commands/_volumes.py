@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from rigdyno.commands._shared import root_of, suites_at
 from rigdyno.errors import BadValue, RigdynoError, UsageError
 from rigdyno.reference.volumes import FamousVolume, famous_volumes
+from rigdyno.schema.layout import HEAD
 from rigdyno.store.campaign import CampaignFolder, is_campaign, located, stored_folders
-from rigdyno.store.folder import HEAD, RunFolder
+from rigdyno.store.folder import RunFolder
 from rigdyno.store.location import utf8
 
 if TYPE_CHECKING:

@@ -46,8 +46,9 @@ def whole_blocks(workload: Unet3dInference, place: Place) -> Blocks:
         """At the volume's end a block is as large as all others, and what lies outside isn't written."""
         needed = Box(box.start, _stop(box.start, size)).grown(halo)
         answer = model(torch.from_numpy(read(needed))[None].to(place.device))[0]
-        inner = tuple(slice(around, around + edge) for around, edge in zip(halo, box.shape, strict=True))
-        return encoding.encode(answer[(slice(None), *inner)].cpu().numpy())
+        inner = [slice(around, around + edge) for around, edge in zip(halo, box.shape, strict=True)]
+        kept = (slice(None), *inner)
+        return encoding.encode(answer[kept].cpu().numpy())
 
     return Blocks(size, halo, Box((0, 0, 0), size).grown(halo).voxels, predict)
 

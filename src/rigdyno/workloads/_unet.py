@@ -60,14 +60,14 @@ class Architecture(NamedTuple):
     def products_per_voxel(self) -> float:
         """Multiply-adds of a forward pass, for a patch that is large."""
         coarser = prod(self.factor)
-        inner = sum(KERNEL * a * b / coarser**level for a, b, level in self._convolutions())
-        return inner + AFFINITIES * self.features[0]
+        inner = (KERNEL * a * b / coarser**level for a, b, level in self._convolutions())
+        return float(sum(inner)) + AFFINITIES * self.features[0]
 
     def kept_bytes_per_voxel(self) -> float:
         """Maps until their backward pass: the input of each convolution and what its activation was given."""
         coarser = prod(self.factor)
-        kept = sum((a + (2 if self.norm else 1) * b) / coarser**level for a, b, level in self._convolutions())
-        return _SLACK * _FLOAT32_BYTES * kept
+        kept = ((a + (2 if self.norm else 1) * b) / coarser**level for a, b, level in self._convolutions())
+        return _SLACK * _FLOAT32_BYTES * float(sum(kept))
 
 
 ARCHITECTURES = {

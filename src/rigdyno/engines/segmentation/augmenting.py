@@ -33,7 +33,7 @@ class Augmentation:
             field = elastic_field(raw.shape[1:], self.alpha, self.sigma, chance)
             raw, labels = deformed(raw, field), deformed_labels(labels, field)
         if self.flips:
-            axes = [axis for axis in range(3) if chance.random() < 0.5]
+            axes = tuple(axis for axis in range(3) if chance.random() < 0.5)
             raw, labels = np.flip(raw, axes), np.flip(labels, axes)
         if self.turns:
             square = raw.shape[1] == raw.shape[2]
@@ -51,8 +51,7 @@ def elastic_field(shape: tuple[int, ...], alpha: float, sigma: float, chance: np
     rows, columns = shape
     noise = chance.uniform(-1, 1, (2, rows, columns)).astype(np.float32)
     down, across = _smoother(rows, sigma), _smoother(columns, sigma)
-    smooth: Floats = down @ noise @ across.T
-    return np.float32(alpha) * smooth
+    return np.asarray(alpha * (down @ noise @ across.T), np.float32)
 
 
 @lru_cache(maxsize=8)

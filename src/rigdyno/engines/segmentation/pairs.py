@@ -45,7 +45,7 @@ class InMemory:
         # By bytes: torch knows few operations on unsigned numbers, and none is needed.
         self._dtype = labels.dtype
         self._labels = torch.from_numpy(np.ascontiguousarray(labels).view(f"i{labels.itemsize}"))
-        self.shared_bytes = self._raw.nbytes + self._labels.nbytes
+        self.shared_bytes: int = self._raw.nbytes + self._labels.nbytes
 
     def read(self, box: Box) -> tuple[Floats, NDArray[Any]]:
         return self._raw.numpy()[box.slices()], self._labels.numpy().view(self._dtype)[box.slices()]
@@ -66,7 +66,7 @@ class _Opened:
 class Stored:
     """Opened by each process for itself: handles and threads of readers don't survive a fork, or a pickle."""
 
-    shared_bytes = 0
+    shared_bytes: int = 0
 
     def __init__(self, raw: str, labels: str) -> None:
         self._locations = raw, labels
@@ -75,7 +75,7 @@ class Stored:
         self.shape = opened.labels.shape
         self._figures: Normalisation = normalisation("standard", opened.raw)
         size = " x ".join(map(str, self.shape))
-        self.notes = (f"{Path(raw).name} with labels of {opened.labels.dtype}, {size} voxels",)
+        self.notes: tuple[str, ...] = (f"{Path(raw).name} with labels of {opened.labels.dtype}, {size} voxels",)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None}

@@ -56,8 +56,7 @@ class Synthetic:
         counts = self._counts()
         within = 0.5 + JITTER * (chance.random((*counts, 3), np.float32) - 0.5)
         grid = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), axis=-1)
-        places: NDArray[np.float32] = (grid + within) * self._edges(counts)
-        return places
+        return np.asarray((grid + within) * self._edges(counts), np.float32)
 
     def _edges(self, counts: tuple[int, ...]) -> NDArray[np.float32]:
         return np.array(self.shape, np.float32) / np.array(counts, np.float32)
