@@ -55,11 +55,11 @@ class Synthetic:
         """In voxels; along the last axis z, y, x."""
         counts = self._counts()
         within = 0.5 + JITTER * (chance.random((*counts, 3), np.float32) - 0.5)
-        grid = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), axis=-1)
-        return np.asarray((grid + within) * self._edges(counts), np.float32)
+        grid = np.moveaxis(np.indices(counts, np.float32), 0, -1)
+        return (grid + within) * self._edges(counts)
 
     def _edges(self, counts: tuple[int, ...]) -> NDArray[np.float32]:
-        return np.array(self.shape, np.float32) / np.array(counts, np.float32)
+        return np.array([length / count for length, count in zip(self.shape, counts, strict=True)], np.float32)
 
     def _box(self, counts: tuple[int, ...], place: tuple[int, ...]) -> tuple[slice, ...]:
         spans = zip(self.shape, counts, place, strict=True)
