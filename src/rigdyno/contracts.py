@@ -117,6 +117,7 @@ class Training:
     samples: Samples | None = None  # None: a stream, or batches without a data set of known size
     accuracy: Callable[[], float | None] | None = None
     epsilon: Callable[[], float] | None = None  # what all steps together cost, asked when all is over
+    finish: Callable[[], None] | None = None  # called in the end, by every rank: ends loaders, keeps what was trained
     per_item: Mapping[str, float] = field(default_factory=dict)
     settled: Mapping[str, Value] = field(default_factory=dict)
     notes: Sequence[str] = ()

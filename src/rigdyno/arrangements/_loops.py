@@ -58,7 +58,10 @@ def train(training: Training, train_step: TrainStep, meter: Meter) -> Quality:
         meter.step(len(targets))
         if len(targets):  # a batch that is drawn at random may be empty, and has no loss
             (first if len(first) < _LOSSES_KEPT else last).append(loss)
-    return _quality([float(loss) for loss in first], [float(loss) for loss in last], training)
+    quality = _quality([float(loss) for loss in first], [float(loss) for loss in last], training)
+    if training.finish is not None:
+        training.finish()
+    return quality
 
 
 def _quality(first: Sequence[float], last: Sequence[float], training: Training) -> Quality:

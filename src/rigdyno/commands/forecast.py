@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rigdyno import catalogue
 from rigdyno.commands._points import batch_of, given_points, link_of, require_room
 from rigdyno.commands._shared import out_option, rendered
+from rigdyno.commands._volumes import volume_view
 from rigdyno.errors import EXIT_DONE, BadValue, UsageError
 from rigdyno.schema.scaling import Given, Link, Point
 from rigdyno.store.location import utf8
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from rigdyno.analyse.forecast import Curve
     from rigdyno.analyse.link import Crossing
     from rigdyno.report.forecast import Work
+    from rigdyno.schema.view import View
 
 MOST_DEVICES = 1_000_000
 MOST_ITEMS = 1_000_000_000
+VOLUME = "volume"  # instead of points: how long volumes take
 NEEDS_BATCH = "--batch, the items that one device does in a step"
 EXAMPLES = """\b
 Examples:
@@ -30,6 +33,9 @@ Examples:
   rigdyno forecast points.csv --images 1.28e6 --epochs 90 --watts 300
   rigdyno forecast points.csv --batch 32 --bytes-per-step 102e6 --link-gbit-s 10
   rigdyno forecast runs/scaling.20260101-120000 --devices-per-node 8
+  rigdyno forecast volume --price-per-hour 3
+  rigdyno forecast volume --voxels 8.1e12 --devices 1,8,64
+  rigdyno forecast volume raw.zarr
 
 \b
 points.csv, with at least three sizes; `nodes` may be left out:
@@ -47,8 +53,10 @@ number for the whole rig, and the flags of the same name win:
 
 
 @click.command("forecast", epilog=EXAMPLES, short_help="What a larger rig would give.")
-@click.argument("points", nargs=-1, required=True, metavar="POINTS...")
+@click.argument("points", nargs=-1, required=True, metavar="POINTS...|volume")
 @click.option("--devices", "sizes", metavar="N[,N...]", help="How many devices. [default: twice and 4 times as many]")
+@click.option("--voxels", type=float, multiple=True, help="For volume: one of so many voxels, e.g. 8.1e12.")
+@click.option("--price-per-hour", type=float, help="For volume: of one device, in any money.")
 @click.option("--devices-per-node", type=click.IntRange(1), help="How many devices one node holds.")
 @click.option("--batch", type=click.IntRange(1, MOST_ITEMS), help="Items that one device does in a step.")
 @click.option("--bytes-per-step", type=float, help="Gradients that a step sends between nodes.")
@@ -63,6 +71,49 @@ number for the whole rig, and the flags of the same name win:
 def command(
     points: tuple[str, ...],
     sizes: str | None,
+    form: str,
+    as_json: bool,
+    out: str | None,
+    voxels: tuple[float, ...],
+    price_per_hour: float | None,
+    **asked: Any,
+) -> int:
+    """Throughput, speedup and time of a job for more devices than were measured, with a 90 % interval.
+
+    POINTS is a CSV file, or one or more run folders of one configuration with different numbers of ranks. Every
+    row says whether it was measured or predicted. A link that none of the points has crossed isn't crossed: that needs
+    one more measurement, and it says which; or, for a rougher forecast, --batch and what the link carries.
+
+    `volume` instead: hours, energy and price of the famous volumes, of --voxels, or of a volume at a path, from the
+    newest run of `rigdyno run volume` or `rigdyno infer`, or from one that is named; beside the published GPUs.
+    """
+    if points[0] == VOLUME:
+        _require_of_volume(asked)
+        counts = _sizes(sizes) if sizes else []
+        view = volume_view(points[1:], voxels, counts, price_per_hour, asked["watts"], out)
+    else:
+        for flag, given in (("--voxels", voxels), ("--price-per-hour", price_per_hour)):
+            if given not in (None, ()):
+                raise UsageError(f"{flag} is for volumes; try `rigdyno forecast volume {flag} ...`")
+        view = _of_points(points, sizes, out, **asked)
+    click.echo(rendered(view, "json" if as_json else form), nl=False)
+    return EXIT_DONE
+
+
+def _require_of_volume(asked: Mapping[str, Any]) -> None:
+    """What is about training steps means nothing there."""
+    flags = {"devices_per_node", "batch", "bytes_per_step", "link_gbit_s", "items", "unit"}
+    wrong = next((name for name in sorted(flags) if asked.get(name) is not None), None)
+    if wrong is not None:
+        flag = "images" if wrong == "items" else wrong.replace("_", "-")
+        raise UsageError(f"--{flag} is for points of a training; leave it out with volume")
+
+
+def _of_points(
+    points: tuple[str, ...],
+    sizes: str | None,
+    out: str | None,
+    *,
     devices_per_node: int | None,
     batch: int | None,
     bytes_per_step: float | None,
@@ -71,16 +122,7 @@ def command(
     epochs: float,
     watts: float | None,
     unit: str | None,
-    form: str,
-    as_json: bool,
-    out: str | None,
-) -> int:
-    """Throughput, speedup and time of a job for more devices than were measured, with a 90 % interval.
-
-    POINTS is a CSV file, or one or more run folders of one configuration with different numbers of ranks. Every
-    row says whether it was measured or predicted. A link that none of the points has crossed isn't crossed: that needs
-    one more measurement, and it says which; or, for a rougher forecast, --batch and what the link carries.
-    """
+) -> View:
     from rigdyno.analyse.forecast import Curve
     from rigdyno.report.forecast import Forecast, forecast_view
 
@@ -103,9 +145,7 @@ def command(
         batch=batch,
         crossing=crossing,
     )
-    view = forecast_view(forecast, _work(items, epochs, watts), remarks)
-    click.echo(rendered(view, "json" if as_json else form), nl=False)
-    return EXIT_DONE
+    return forecast_view(forecast, _work(items, epochs, watts), remarks)
 
 
 def _one_curve(given: Given) -> tuple[list[Point], list[str]]:

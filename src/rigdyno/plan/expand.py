@@ -239,6 +239,10 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             f"suite {request.target} chooses its own arrangement; leave out --arrangement", key="arrangement"
         )
     _require_known([cell.spec for cell in wanted], request)
+    if SAVE in request.options:
+        raise UsageError(
+            "--save keeps what one run has trained; try `rigdyno run unet3d --save FILE`", key=f"set.{SAVE}"
+        )
     return [
         Wanted(_adapted(spec, request), cell.repeat, cell.repeat if request.repeat is not None else cell.most)
         for cell in wanted
@@ -246,6 +250,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
     ]
 
 
+SAVE = "save"  # the option of a workload that keeps what it has trained
 OF_SOME_SUITES = ("cards", "framework", "beside")
 
 
@@ -311,7 +316,10 @@ def _of_workload(request: Request, device: str, system: System | None) -> Sequen
         python=request.python,
         budget=budget,
     )
-    return [Wanted(spec, request.repeat or 1) for spec in varied(base, request)]
+    specs = list(varied(base, request))
+    if request.options.get(SAVE) and (len(specs) > 1 or (request.repeat or 1) > 1):
+        raise UsageError("--save keeps the weights of one process: leave out --sweep and --repeat", key=f"set.{SAVE}")
+    return [Wanted(spec, request.repeat or 1) for spec in specs]
 
 
 def _require_target(target: str, options: set[str]) -> None:

@@ -14,6 +14,7 @@ from rigdyno.plan.values import (
     DURATION,
     HOSTS,
     NAMES,
+    SAVED,
     SETTINGS,
     SIZE,
     SLURM,
@@ -102,6 +103,15 @@ RUN_OPTIONS = (
         name="weights",  # an option of the workload that many want to give
         kind=WEIGHTS,
         help="A state dict to begin with, for a model that takes one.",
+        metavar="FILE",
+        field="options",
+        in_plan=False,
+        in_python=False,
+    ),
+    RunOption(
+        name="save",  # an option of the workload as well
+        kind=SAVED,
+        help="Where the trained weights go (.pt, .safetensors), for a model that keeps them: unet3d.",
         metavar="FILE",
         field="options",
         in_plan=False,

@@ -192,4 +192,5 @@ COUNTS = ValueKind("a list of whole numbers such as 1,2,4", _counts_from_text, _
 SETTINGS = ValueKind("a table of keys and values", assignments, _settings, repeated=True)
 SWEEP = ValueKind("a table of keys and lists", sweeps, _swept, repeated=True)
 SLURM = ValueKind("a table of keys and values", _words_of_slurm, _settings_as_text, repeated=True)
+SAVED = ValueKind("a file", lambda text, _: {"save": text}, lambda file, _: {"save": file})
 WEIGHTS = ValueKind("a file", lambda text, _: {"weights": text}, lambda file, _: {"weights": file})

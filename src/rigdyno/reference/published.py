@@ -83,7 +83,7 @@ class PublishedSummary:
 
 def cluster_jobs() -> tuple[PublishedJob, ...]:
     jobs: dict[tuple[str, str], PublishedJob] = {}
-    for row in _table("jetson_runtime.csv"):
+    for row in table_rows("jetson_runtime.csv"):
         made = PublishedJob(row["source"], row["framework"], row["job"], {}, row["note"])
         job = jobs.setdefault((row["framework"], row["job"]), made)
         job.seconds[int(row["cards"])] = float(row["seconds"])
@@ -101,7 +101,7 @@ def cluster_summary() -> tuple[PublishedSummary, ...]:
             cpu_usage=float(row["cpu_usage_percent"]) / 100 if row["cpu_usage_percent"] else None,
             watts=float(row["power_w"]),
         )
-        for row in _table("jetson_cluster.csv")
+        for row in table_rows("jetson_cluster.csv")
     )
 
 
@@ -122,7 +122,7 @@ def resnet50_scaling() -> tuple[PublishedScaling, ...]:
             overall=float(row["overall_img_s"]),
             speedup=float(row["speedup"]),
         )
-        for row in _table("resnet50_scaling.csv")
+        for row in table_rows("resnet50_scaling.csv")
     )
 
 
@@ -130,7 +130,7 @@ def scaling_curves() -> tuple[PublishedCurve, ...]:
     """ResNet-50's overall column, and the run times of a cluster's four jobs."""
     resnet = [Point(devices=row.devices, throughput=row.overall, nodes=row.nodes) for row in resnet50_scaling()]
     jobs: dict[str, list[Point]] = {}
-    for row in _table("jetson_runtime.csv"):
+    for row in table_rows("jetson_runtime.csv"):
         cards = int(row["cards"])
         point = Point(devices=cards, throughput=1 / float(row["seconds"]), nodes=cards)
         jobs.setdefault(f"{row['framework']}, {row['job']}", []).append(point)
@@ -141,7 +141,7 @@ def scaling_curves() -> tuple[PublishedCurve, ...]:
 
 
 def tensor_add() -> tuple[PublishedAdd, ...]:
-    return tuple(_row(row) for row in _table("tensor_add.csv"))
+    return tuple(_row(row) for row in table_rows("tensor_add.csv"))
 
 
 def _row(row: dict[str, str]) -> PublishedAdd:
@@ -156,6 +156,6 @@ def _row(row: dict[str, str]) -> PublishedAdd:
     )
 
 
-def _table(name: str) -> list[dict[str, str]]:
+def table_rows(name: str) -> list[dict[str, str]]:
     text = files("rigdyno.reference").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

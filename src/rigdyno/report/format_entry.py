@@ -81,7 +81,7 @@ def prefixed(value: float, unit: str) -> tuple[float, str, float]:
         for prefix, factor in (("", 1.0), ("m", 1e3), ("u", 1e6), ("n", 1e9)):
             if abs(value) * factor >= 1 or prefix == "n":
                 return value * factor, prefix, factor
-    if unit in ("B", "B/s", "FLOP/s", "voxel/s"):
+    if unit in ("B", "B/s", "FLOP/s", "voxel", "voxel/s"):
         number, prefix = scaled(value)
         return number, prefix, number / value if value else 1.0
     return value, "", 1.0

@@ -30,6 +30,7 @@ from rigdyno.plan.values import (
     DURATION,
     HOSTS,
     NAMES,
+    SAVED,
     SETTINGS,
     SIZE,
     SLURM,
@@ -74,6 +75,7 @@ WRITTEN = {
     COUNTS: Written("1, 4,2", "[1, 4, 2]", [1, 4, 2], (1, 2, 4)),
     HOSTS: Written("a, b,c", '["a", "b", "c"]', ["a", "b", "c"], ("a", "b", "c")),
     WEIGHTS: Written("w.pt", "", None, {"weights": "w.pt"}),
+    SAVED: Written("w.pt", "", None, {"save": "w.pt"}),
 }
 BESIDE = {  # without which an option makes no sense
     "node_rank": {"nodes": 4, "rendezvous": "a:1"}, "nodes": {"rendezvous": "a:1"}, "rendezvous": {"nodes": 2},

@@ -14,7 +14,7 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from rigdyno.engines.blockwise.network.calls import first_line
 from rigdyno.engines.blockwise.network.maps import NotUnderstood, WrongShape
 from rigdyno.engines.blockwise.network.model import Model
 from rigdyno.engines.blockwise.network.opaque import Opaque
+from rigdyno.engines.blockwise.network.saving import settings_in, settings_in_header
 from rigdyno.engines.blockwise.network.tracing import traced
 from rigdyno.engines.blockwise.network.understood import Understood
 from rigdyno.engines.blockwise.network.unet import UNet3d
@@ -54,9 +55,10 @@ def load_model(
             raise BadSetting(f"{text} has its weights and settings inside; --weights and --set are for other models")
         return Loaded(_understood_archive(Path(text)), Path(text).name)
     torch.manual_seed(SEED)
-    module = _module(text, settings, channels)
+    saved = read_weights(weights) if weights else Weights({})
+    module = _module(text, settings, channels, saved.settings)
     if weights:
-        _fill(module, load_weights(weights), weights)
+        fill(module, saved.tensors, weights)
     loaded = model_of(module, channels)
     remarks = list(loaded.remarks)
     if not weights and ".py:" not in text:
@@ -93,7 +95,17 @@ def _opaque(module: nn.Module, channels: int) -> Opaque:
         raise BadNetwork(f"the network can't be run: {first_line(error)}") from error
 
 
+@dataclass(frozen=True)
+class Weights:
+    tensors: dict[str, Tensor]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of our U-Net, where it was saved by `--save`
+
+
 def load_weights(path: Path) -> dict[str, Tensor]:
+    return read_weights(path).tensors
+
+
+def read_weights(path: Path) -> Weights:
     """Tensors by name; a checkpoint that would need to run code is refused."""
     try:
         if path.suffix == ".safetensors":
@@ -107,6 +119,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         raise BadNetwork(
             f"{path} holds something else than weights, or is truncated; save model.state_dict() ({first_line(error)})"
         ) from None
+    settings = settings_in(content)
     for key in INSIDE:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -114,7 +127,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
     ):
         raise BadNetwork(f"{path} isn't a state dict; save model.state_dict()")
-    return content
+    return Weights(content, settings)
 
 
 def _understood_archive(path: Path) -> Understood:
@@ -129,9 +142,9 @@ def _understood_archive(path: Path) -> Understood:
         raise BadNetwork(f"{path} isn't understood ({type(error).__name__}: {first_line(error)})") from None
 
 
-def _module(text: str, settings: dict[str, str], channels: int) -> nn.Module:
+def _module(text: str, settings: dict[str, str], channels: int, saved: Mapping[str, Any]) -> nn.Module:
     if text == "unet3d":
-        return _made(UNet3d, {"in_channels": channels}, settings, text)
+        return _made(UNet3d, {"in_channels": channels, **saved}, settings, text)
     if text.startswith("monai:"):
         return _made(
             _monai(text.removeprefix("monai:")),
@@ -211,7 +224,7 @@ def _own(path: Path, name: str, settings: dict[str, str]) -> nn.Module:
     return _made(found, {}, settings, f"{path}:{name}")
 
 
-def _fill(module: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+def fill(module: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     try:
         module.load_state_dict(_matching(module, weights, path))
     except RuntimeError as error:
@@ -233,10 +246,12 @@ def _matching(module: nn.Module, weights: dict[str, Tensor], path: Path) -> dict
     return weights
 
 
-def _safetensors(path: Path) -> dict[str, Tensor]:
+def _safetensors(path: Path) -> Weights:
     try:
+        from safetensors import safe_open
         from safetensors.torch import load_file
     except ImportError:
         raise MissingExtra("reading .safetensors needs safetensors; pip install 'rigdyno[volume]'") from None
-    content: dict[str, Tensor] = load_file(path)
-    return content
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()
+    return Weights(load_file(path), settings_in_header(header))

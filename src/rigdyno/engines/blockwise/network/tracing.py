@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import warnings
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ def traced(module: nn.Module, channels: int, shape: Zyx) -> Calls:
     example = torch.zeros(1, channels, *shape)
     try:
         # What it has to say of a network that it can't trace goes on for pages.
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), _no_logs():
             warnings.simplefilter("ignore")
             program = torch.export.export(module.eval(), (example,))
     except Exception as error:
@@ -44,6 +46,16 @@ def traced(module: nn.Module, channels: int, shape: Zyx) -> Calls:
         constants={name: stored[owner].detach() for name, owner in owners.items()},
         shapes={node.name: tuple(node.meta["val"].shape) for node in nodes if _is_tensor(node)},
     )
+
+
+@contextmanager
+def _no_logs() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _call(node: fx.Node) -> Call:

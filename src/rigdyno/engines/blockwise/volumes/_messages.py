@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rigdyno.engines.blockwise.boxes import Box, Zyx, whole
 from rigdyno.engines.blockwise.errors import BadSetting, BadVolume, MissingExtra
 
 DTYPES = ("uint8", "uint16", "float32")
+LABEL_DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 MOST_REASON = 200  # characters: tensorstore adds the spec and its own source lines to every message
 MOST_NAMES = 10
 
@@ -38,9 +39,9 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(known[:MOST_NAMES]) + more
 
 
-def check_dtype(location: str, name: str) -> None:
-    if name not in DTYPES:
-        raise BadVolume(f"{location} holds {name}, and {listed(DTYPES)} are read: convert it to one of them first")
+def check_dtype(location: str, name: str, known: Sequence[str] = DTYPES) -> None:
+    if name not in known:
+        raise BadVolume(f"{location} holds {name}, and {listed(known)} are read: convert it to one of them first")
 
 
 def check_inside(location: str, box: Box, shape: Zyx) -> None:

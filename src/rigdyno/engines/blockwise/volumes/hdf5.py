@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -17,6 +17,7 @@ from rigdyno.engines.blockwise.errors import BadRegion, BadVolume
 from rigdyno.engines.blockwise.ports import Array, Reading, VoxelSize
 from rigdyno.engines.blockwise.volumes._axes import SPACE, Layout, by_label, by_number, layout
 from rigdyno.engines.blockwise.volumes._messages import (
+    DTYPES,
     check_dtype,
     check_inside,
     identity_of,
@@ -26,15 +27,18 @@ from rigdyno.engines.blockwise.volumes._messages import (
 )
 from rigdyno.engines.blockwise.volumes._voxel_size import voxel_size
 
+PLACED = ("resolution", "offset")  # CREMI's attributes of where a volume lies, in nanometres
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class Hdf5Volume:
     """One dataset of a file."""
 
-    def __init__(self, location: str, file: Path, dataset: Any, at: Mapping[str, int]) -> None:
+    def __init__(
+        self, location: str, file: Path, dataset: Any, at: Mapping[str, int], dtypes: Sequence[str] = DTYPES
+    ) -> None:
         self.location, self._dataset, self._lock = location, dataset, Lock()
-        check_dtype(location, dataset.dtype.name)
+        check_dtype(location, dataset.dtype.name, dtypes)
         _check_filters(location, dataset)
         labels = by_label([dimension.label for dimension in dataset.dims], dataset.ndim)
         self._layout = layout(location, labels or by_number(location, dataset.ndim), dataset.shape, at)
@@ -43,6 +47,7 @@ class Hdf5Volume:
         # What isn't in chunks is read from anywhere at the same price.
         self.chunk: Zyx = self._layout.spatial(dataset.chunks) if dataset.chunks else (1, 1, 1)
         self.voxel_size = _voxel_size(dataset, self._layout)
+        self.attributes: Mapping[str, Any] = {name: dataset.attrs[name] for name in PLACED if name in dataset.attrs}
         # Not its size and time: a file whose damaged part was mended is still the same volume.
         self._place = (str(file.resolve()), dataset.name)
 
@@ -74,14 +79,16 @@ def is_hdf5(file: Path) -> bool:
     return False
 
 
-def open_hdf5(location: str, file: Path, path: str, at: Mapping[str, int]) -> Hdf5Volume:
+def open_hdf5(
+    location: str, file: Path, path: str, at: Mapping[str, int], dtypes: Sequence[str] = DTYPES
+) -> Hdf5Volume:
     """An empty path takes the only dataset that could be a volume."""
     try:
         opened = _h5py().File(file, "r", locking="best-effort")
     except OSError as error:
         raise BadVolume(f"can't open {location}: {one_line(error)}") from error
     try:
-        return Hdf5Volume(location, file, _dataset(location, opened, path), at)
+        return Hdf5Volume(location, file, _dataset(location, opened, path), at, dtypes)
     except BaseException:
         opened.close()
         raise

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rigdyno.engines.blockwise.errors import BadVolume
 from rigdyno.engines.blockwise.ports import VoxelSize
 from rigdyno.engines.blockwise.volumes._axes import SPACE, Layout, by_label, by_number, layout
 from rigdyno.engines.blockwise.volumes._kvstore import Place
-from rigdyno.engines.blockwise.volumes._messages import check_dtype, listed
+from rigdyno.engines.blockwise.volumes._messages import DTYPES, check_dtype, listed
 from rigdyno.engines.blockwise.volumes._tensorstore import TensorStoreVolume
 from rigdyno.engines.blockwise.volumes._voxel_size import voxel_size
 
 KEY = "attributes.json"
 
 
-def open_n5(place: Place, at: Mapping[str, int]) -> TensorStoreVolume | None:
+def open_n5(place: Place, at: Mapping[str, int], dtypes: Sequence[str] = DTYPES) -> TensorStoreVolume | None:
     """None: there is no N5 here."""
     content = place.read(KEY)
     if content is None:
@@ -27,7 +27,7 @@ def open_n5(place: Place, at: Mapping[str, int]) -> TensorStoreVolume | None:
         raise BadVolume(_no_array(place))
     if not isinstance(lengths, list) or not all(isinstance(length, int) for length in lengths):
         raise BadVolume(f"{KEY} of {place.location} has no usable dimensions: restore it, or convert the volume anew")
-    check_dtype(place.location, str(document.get("dataType")))
+    check_dtype(place.location, str(document.get("dataType")), dtypes)
     names = by_label(document.get("axes") or (), len(lengths)) or by_number(place.location, len(lengths))[::-1]
     placed = layout(place.location, names, lengths, at)
     return TensorStoreVolume(place, "n5", (KEY, content), placed, _voxel_size(document, _above(place), placed))

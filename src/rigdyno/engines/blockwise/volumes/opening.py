@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from rigdyno.engines.blockwise.errors import BadVolume
 from rigdyno.engines.blockwise.ports import Volume
 from rigdyno.engines.blockwise.volumes import n5, zarr
 from rigdyno.engines.blockwise.volumes._kvstore import Place, context, local_path
-from rigdyno.engines.blockwise.volumes._messages import listed
+from rigdyno.engines.blockwise.volumes._messages import DTYPES, listed
 from rigdyno.engines.blockwise.volumes.hdf5 import is_hdf5, open_hdf5
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -19,8 +19,15 @@ METADATA = "zarr.json, .zarray, .zgroup or attributes.json"
 HDF5_ENDINGS = (".h5", ".hdf5", ".hdf")
 
 
-def open_volume(location: str, *, at: Mapping[str, int] = NOTHING, threads: int = 2, cache_bytes: int = 0) -> Volume:
-    """OME-Zarr, zarr, N5 or HDF5; `at` takes an axis at one index, {"t": 3}.
+def open_volume(
+    location: str,
+    *,
+    at: Mapping[str, int] = NOTHING,
+    threads: int = 2,
+    cache_bytes: int = 0,
+    dtypes: Sequence[str] = DTYPES,
+) -> Volume:
+    """OME-Zarr, zarr, N5 or HDF5; `at` takes an axis at one index, {"t": 3}; `dtypes`: what it may hold.
 
     A location is a path or a URL, and may go on inside: `IN.zarr/1`, `IN.h5/raw`, `IN.h5:raw`.
     """
@@ -28,9 +35,9 @@ def open_volume(location: str, *, at: Mapping[str, int] = NOTHING, threads: int 
     if path is not None:
         file = _file_of(location, path)
         if file is not None:
-            return _in_file(location, *file, at)
+            return _in_file(location, *file, at, dtypes)
     place = Place(location, (location if path is None else path).rstrip("/") or "/", context(threads, cache_bytes))
-    volume = zarr.open_zarr(place, at) or n5.open_n5(place, at)
+    volume = zarr.open_zarr(place, at, dtypes) or n5.open_n5(place, at, dtypes)
     if volume is None:
         raise BadVolume(_nothing(place))
     return volume
@@ -55,11 +62,11 @@ def _nearest(path: Path) -> str:
     return f"{there} holds {listed(names) or 'nothing'}"
 
 
-def _in_file(location: str, file: Path, inside: str, at: Mapping[str, int]) -> Volume:
+def _in_file(location: str, file: Path, inside: str, at: Mapping[str, int], dtypes: Sequence[str]) -> Volume:
     with _looking_at(location):
         known = is_hdf5(file)
     if known:
-        return open_hdf5(location, file, inside, at)
+        return open_hdf5(location, file, inside, at, dtypes)
     if file.suffix in HDF5_ENDINGS:
         raise BadVolume(f"{file} is no HDF5 file, or a damaged one: its first bytes aren't those of HDF5")
     raise BadVolume(

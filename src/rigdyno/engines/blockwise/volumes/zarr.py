@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from rigdyno.engines.blockwise.errors import BadVolume
 from rigdyno.engines.blockwise.ports import VoxelSize
 from rigdyno.engines.blockwise.volumes._axes import by_label, by_number, layout
 from rigdyno.engines.blockwise.volumes._kvstore import Place
-from rigdyno.engines.blockwise.volumes._messages import check_dtype, listed
+from rigdyno.engines.blockwise.volumes._messages import DTYPES, check_dtype, listed
 from rigdyno.engines.blockwise.volumes._ome import Image, image
 from rigdyno.engines.blockwise.volumes._tensorstore import TensorStoreVolume
 
@@ -32,13 +32,13 @@ class Node:
     is_array: bool
 
 
-def open_zarr(place: Place, at: Mapping[str, int]) -> TensorStoreVolume | None:
+def open_zarr(place: Place, at: Mapping[str, int], dtypes: Sequence[str] = DTYPES) -> TensorStoreVolume | None:
     """None: there is no zarr here."""
     node = node_at(place)
     if node is None:
         return None
     if node.is_array:
-        return _opened(node, *_image_above(place), at=at)
+        return _opened(node, *_image_above(place), at=at, dtypes=dtypes)
     found = image(node.attributes)
     if found is None or not found.paths:
         raise BadVolume(_no_image(place))
@@ -46,7 +46,7 @@ def open_zarr(place: Place, at: Mapping[str, int]) -> TensorStoreVolume | None:
     array = node_at(place.child(path))
     if array is None or not array.is_array:
         raise BadVolume(f"{place.location} names {path!r} as its full resolution, and there is no array: restore it")
-    return _opened(array, found, path, at=at)
+    return _opened(array, found, path, at=at, dtypes=dtypes)
 
 
 def node_at(place: Place) -> Node | None:
@@ -71,11 +71,13 @@ def _node_of_version_2(place: Place) -> Node | None:
     return None if attributes is None else Node(place, "zarr", ".zattrs", b"", {}, attributes, False)
 
 
-def _opened(node: Node, found: Image | None, path: str, *, at: Mapping[str, int]) -> TensorStoreVolume:
+def _opened(
+    node: Node, found: Image | None, path: str, *, at: Mapping[str, int], dtypes: Sequence[str]
+) -> TensorStoreVolume:
     location, shape = node.place.location, node.document.get("shape")
     if not isinstance(shape, list) or not all(isinstance(length, int) for length in shape):
         raise BadVolume(f"{node.key} of {location} has no shape: restore it, or convert the volume anew")
-    check_dtype(location, _dtype(node.document))
+    check_dtype(location, _dtype(node.document), dtypes)
     names = (found and found.names()) or by_label(node.document.get("dimension_names") or (), len(shape))
     placed = layout(location, names or by_number(location, len(shape)), shape, at)
     size = found.voxel_size(path, placed) if found else VoxelSize()

@@ -1,0 +1,132 @@
+"""Cells with dark membranes, made by rule: what a network can learn where no annotated volume is at hand.
+
+Each cell is what lies nearest to its centre, of centres that are scattered one to a place of a grid; where two are
+nearly as near is the membrane. Cells go on at the opposite face, so that a volume can be repeated without a seam.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
+from rigdyno.engines.blockwise.ports import Reading, VoxelSize
+from rigdyno.engines.blockwise.volumes._messages import check_inside, missing_extra
+
+CELL: Zyx = (8, 24, 24)  # voxels along an edge of the grid's places: slices are three times as thick as wide
+FEWEST = 3  # places along an axis: a cell has neighbours other than itself
+JITTER = 0.8  # of a place, within which its centre lies
+MEMBRANE = 2.5  # voxels of a slice, from the middle of one cell's half of the membrane to the other's
+BRIGHT, DARK, CELLS_DIFFER, NOISE = 160.0, 70.0, 15.0, 12.0  # of 255
+TILE: Zyx = (40, 240, 240)
+
+Whole = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    shape: Zyx = TILE
+    seed: int = 0
+
+    @cached_property
+    def both(self) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+        """Raw values and labels, of which none is 0."""
+        chance = np.random.default_rng([self.seed, *self.shape])
+        centres = self._centres(chance)
+        tint = chance.normal(0, CELLS_DIFFER, int(np.prod(centres.shape[:3])))
+        raw, labels = np.empty(self.shape, np.float32), np.empty(self.shape, np.uint32)
+        for place in np.ndindex(centres.shape[:3]):
+            box = self._box(centres.shape[:3], place)
+            labels[box], raw[box] = self._place(box, place, centres, tint)
+        raw += chance.standard_normal(self.shape, np.float32) * np.float32(NOISE)
+        return np.clip(np.rint(raw), 0, 255).astype(np.uint8), labels
+
+    def _counts(self) -> Zyx:
+        return zyx(max(FEWEST, round(length / edge)) for length, edge in zip(self.shape, CELL, strict=True))
+
+    def _centres(self, chance: np.random.Generator) -> NDArray[np.float32]:
+        """In voxels; along the last axis z, y, x."""
+        counts = self._counts()
+        within = 0.5 + JITTER * (chance.random((*counts, 3), np.float32) - 0.5)
+        grid = np.moveaxis(np.indices(counts, np.float32), 0, -1)
+        return (grid + within) * self._edges(counts)
+
+    def _edges(self, counts: tuple[int, ...]) -> NDArray[np.float32]:
+        return np.array([length / count for length, count in zip(self.shape, counts, strict=True)], np.float32)
+
+    def _box(self, counts: tuple[int, ...], place: tuple[int, ...]) -> tuple[slice, ...]:
+        spans = zip(self.shape, counts, place, strict=True)
+        return tuple(slice(at * length // count, (at + 1) * length // count) for length, count, at in spans)
+
+    def _place(
+        self, box: tuple[slice, ...], place: tuple[int, ...], centres: NDArray[np.float32], tint: NDArray[np.float64]
+    ) -> tuple[Whole, Whole]:
+        """Of a place in the grid, by the cells in and around it: one further away is hardly ever nearer."""
+        counts = centres.shape[:3]
+        weight = np.array([CELL[1] / CELL[0], 1.0, 1.0], np.float32)
+        around = list(self._around(place, counts, centres))
+        axes = [np.arange(part.start, part.stop, dtype=np.float32) for part in box]
+        distances = []
+        for _, centre in around:
+            z, y, x = ((axis - at) ** 2 * each**2 for axis, at, each in zip(axes, centre, weight, strict=True))
+            distances.append(z[:, None, None] + y[:, None] + x)
+        ordered = np.sqrt(np.stack(distances))
+        nearest = ordered.argmin(0)
+        names = np.array([name for name, _ in around])[nearest]
+        two = np.partition(ordered, 1, axis=0)[:2]
+        inside = 1 - np.exp(-(((two[1] - two[0]) / MEMBRANE) ** 2))
+        return names + 1, DARK + (BRIGHT - DARK + tint[names]) * inside
+
+    def _around(
+        self, place: tuple[int, ...], counts: tuple[int, ...], centres: NDArray[np.float32]
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        lengths = np.array(self.shape, np.float32)
+        for step in itertools.product((-1, 0, 1), repeat=3):
+            there = [at + by for at, by in zip(place, step, strict=True)]
+            wrapped = tuple(at % count for at, count in zip(there, counts, strict=True))
+            turns = np.array([at // count for at, count in zip(there, counts, strict=True)], np.float32)
+            yield int(np.ravel_multi_index(wrapped, counts)), centres[wrapped] + turns * lengths
+
+
+class Repeated:
+    """A volume of any size that repeats a synthetic one: a port of the blockwise engine that is read at the speed of
+    memory, for timing. Every chunk of it is the same whenever it is asked for."""
+
+    channels = 1
+    dtype = np.dtype(np.uint8)
+    voxel_size = VoxelSize((40.0, 4.0, 4.0), "nanometer")
+
+    def __init__(self, shape: Zyx, tile: Synthetic | None = None) -> None:
+        self.shape, self._tile = shape, tile or Synthetic()
+        self.location = f"synthetic cells, {'x'.join(map(str, shape))}"
+        self.chunk: Zyx = self._tile.shape
+
+    def read(self, box: Box) -> Reading:
+        check_inside(self.location, box, self.shape)
+        values = self._tile.both[0]
+        for axis, ((start, stop), length) in enumerate(zip(box.spans(), self._tile.shape, strict=True)):
+            values = np.take(values, np.arange(start, stop) % length, axis=axis)
+        return Reading(np.ascontiguousarray(values)[None])
+
+    def identity(self) -> str:
+        return f"{self.location}, tile {self._tile.shape}, seed {self._tile.seed}"
+
+
+def write_synthetic(path: str | Path, shape: Zyx = TILE, seed: int = 0) -> None:
+    """Into an HDF5 file, in CREMI's layout: volumes/raw, volumes/labels/neuron_ids."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise missing_extra("h5py") from error
+    with h5py.File(path, "x") as file:
+        raw, labels = Synthetic(shape, seed).both
+        for name, values in (("volumes/raw", raw), ("volumes/labels/neuron_ids", labels.astype(np.uint64))):
+            stored = file.create_dataset(name, data=values, chunks=True, compression="gzip", compression_opts=1)
+            stored.attrs["resolution"] = np.array(Repeated.voxel_size.zyx)

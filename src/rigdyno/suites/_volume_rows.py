@@ -1,0 +1,172 @@
+"""What the measurements of the volume suite come to: times of the published jobs, rates, efficiencies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from rigdyno.analyse.extrapolation import time_of
+from rigdyno.reference.volumes import ITERATIONS, PATCH, VOXELS
+from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.record import Completed, Quality
+from rigdyno.schema.view import Entry, Share
+from rigdyno.workloads._unet import by, numbers
+
+TRAINING, INFERENCE = "unet3d", "unet3d_inference"
+SECONDS_PER_MINUTE, SECONDS_PER_HOUR = 60, 3600
+
+
+@dataclass(frozen=True)
+class Shown:
+    trained: tuple[Measurement, ...]  # the published network, by number of devices
+    others: tuple[Measurement, ...]  # other networks
+    inferred: tuple[Measurement, ...]  # the published scheme first, then by number of devices
+
+    @property
+    def training(self) -> tuple[Measurement, ...]:
+        return (*self.trained, *self.others)
+
+    @property
+    def pairs(self) -> list[tuple[Measurement | None, Measurement | None]]:
+        """For each number of devices: the training of the published network, and the inference by our own scheme."""
+        trained = {each.spec.world_size: each for each in self.trained}
+        inferred = {each.spec.world_size: each for each in self.inferred if scheme(each) == "own"}
+        return [(trained.get(count), inferred.get(count)) for count in sorted({*trained, *inferred})]
+
+    @property
+    def best(self) -> Measurement | None:
+        """The inference that writes most voxels a second."""
+        rated = [(rate.value, each) for each in self.inferred if isinstance(rate := each.throughput(), Estimate)]
+        return max(rated, key=lambda pair: pair[0])[1] if rated else None
+
+
+def shown_of(measurements: Sequence[Measurement]) -> Shown:
+    trained = sorted((each for each in measurements if each.spec.workload == TRAINING), key=_devices)
+    inferred = sorted((each for each in measurements if each.spec.workload == INFERENCE), key=_devices)
+    return Shown(
+        trained=tuple(each for each in trained if network(each) == "published"),
+        others=tuple(each for each in trained if network(each) != "published"),
+        inferred=tuple(sorted(inferred, key=lambda each: scheme(each) != "published")),
+    )
+
+
+def _devices(each: Measurement) -> int:
+    return each.spec.world_size
+
+
+def network(each: Measurement) -> str:
+    return str(each.spec.resolved.get("network", "published"))
+
+
+def scheme(each: Measurement) -> str:
+    return str(each.spec.resolved.get("scheme", "published"))
+
+
+def option(each: Measurement, name: str) -> str:
+    """What it was settled to, else what was asked for."""
+    return str(each.facts.settled.get(name, each.spec.resolved.get(name, "")))
+
+
+def is_full(each: Measurement) -> bool:
+    """Whether it has the published sizes."""
+    if each.spec.resolved.get("features"):
+        return False
+    return each.spec.workload == INFERENCE or option(each, "patch") == by(PATCH)
+
+
+def is_extrapolated(each: Measurement) -> bool:
+    return each.job is None
+
+
+def patch_voxels(each: Measurement) -> int:
+    text = option(each, "patch")
+    return prod(numbers("patch", text, 3)) if text else 0
+
+
+def devices_word(each: Measurement) -> str:
+    return "CPU ranks" if each.spec.device == "cpu" else "devices"
+
+
+def job_seconds(each: Measurement) -> Estimate | Missing:
+    """Of 1001 iterations, or of the whole volume: measured where all of it ran, else from the rate."""
+    rate = each.throughput()
+    if each.job is not None:
+        method = "the whole job without its start" + ("" if each.job.seconds.n > 1 else ", one process")
+        return Estimate(value=each.job.loop, n=each.job.seconds.n, unit="s", method=method)
+    if isinstance(rate, Missing):
+        return rate
+    return time_of(_items_of_job(each), rate, len(each.records))
+
+
+def _items_of_job(each: Measurement) -> float:
+    if each.spec.workload == INFERENCE:
+        return float(VOXELS)
+    batch = int(each.spec.resolved.get("batch_size", 1))
+    return float(ITERATIONS * batch * each.spec.world_size)
+
+
+def iterations_per_minute(each: Measurement) -> Estimate | Missing:
+    batch = int(each.spec.resolved.get("batch_size", 1))
+    return _scaled(each.throughput(), SECONDS_PER_MINUTE / (batch * each.spec.world_size), "it/min")
+
+
+def patches_per_minute(each: Measurement) -> Estimate | Missing:
+    return _scaled(each.throughput(), SECONDS_PER_MINUTE, "patch/min")
+
+
+def voxels_trained(each: Measurement) -> Estimate | Missing:
+    return _scaled(each.throughput(), patch_voxels(each), "voxel/s")
+
+
+def voxels_passed(each: Measurement) -> Estimate | Missing:
+    """Through the network, what is read around the blocks included."""
+    factor = each.facts.per_item.get("read_voxel")
+    if factor is None:
+        return Missing(reason=each.why_missing() if not each.kinds else "nobody counted what was read")
+    return _scaled(each.throughput(), factor, "voxel/s")
+
+
+def megavoxels(rate: Estimate | Missing) -> Estimate | Missing:
+    return _scaled(rate, 1e-6, "megavoxel/s")
+
+
+def in_hours(seconds: Estimate | Missing) -> Estimate | Missing:
+    return _scaled(seconds, 1 / SECONDS_PER_HOUR, "h")
+
+
+def _scaled(rate: Estimate | Missing, factor: float, unit: str) -> Estimate | Missing:
+    return rate if isinstance(rate, Missing) else rate.scaled(factor, unit)
+
+
+def efficiency(each: Measurement, among: Sequence[Measurement]) -> Entry | None:
+    """Against as many times what one device does; None: it is the one."""
+    count = each.spec.world_size
+    alone = next((one for one in among if one.spec.world_size == 1 and _alike(one, each)), None)
+    if count == 1:
+        return None
+    own, one = each.throughput(), alone.throughput() if alone is not None else None
+    if isinstance(own, Missing):
+        return own
+    if not isinstance(one, Estimate) or one.ends[0] <= 0:
+        return Missing(reason="one device alone was not measured")
+    ideal = one.scaled(count, one.unit)
+    low, high = worst_ratio(own, ideal) or (None, None)
+    return Share(value=own.value / ideal.value, low=low, high=high, of="perfect scaling")
+
+
+def _alike(one: Measurement, other: Measurement) -> bool:
+    return one.spec.workload == other.spec.workload and one.spec.resolved == other.spec.resolved
+
+
+def waiting(each: Measurement) -> Entry:
+    """The share of a step that waits for data; of several ranks, of the one that waits longest."""
+    if each.phases is None:
+        return Missing(reason=each.why_missing() if not each.kinds else "the phases were not timed")
+    shares = [rank.get("data", 0.0) / total for rank in each.phases.by_rank.values() if (total := sum(rank.values()))]
+    return Share(value=max(shares), of="step") if shares else Missing(reason="the phases were not timed")
+
+
+def quality_of(each: Measurement) -> Quality | None:
+    return each.outcome.quality if isinstance(each.outcome, Completed) else None

@@ -1,0 +1,130 @@
+"""`rigdyno run unet3d`, `infer` and `forecast volume` from outside: train, run over a volume, score; and what can be
+wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import h5py
+import numpy as np
+import psutil
+import pytest
+
+from driving import ended, here, said_in_one_line, started, steps_began, until
+from rigdyno.engines.segmentation.synthetic import write_synthetic
+
+ROOT = Path(__file__).parents[2]
+TINY = ("--set", "features=4,8", "--set", "patch=4x18x18", "--set", "learning_rate=0.01")
+BLOCKS = ("--set", "features=4,8", "--set", "volume=16x60x60", "--set", "block=6x16x16", "--set", "halo=1x1x1")
+
+
+def test_the_documented_example(tmp_path, monkeypatch):
+    """At a smaller size: train on a part of a synthetic volume, predict all of it, score the rest."""
+    text = (ROOT / "docs" / "volume.md").read_text()
+    section = text.partition("## From a volume to a score")[2].partition("\n## ")[0]
+    make, score = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (shell,) = re.findall(r"```\n(rigdyno.*?)```", section, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(make.replace("(32, 240, 360)", "(12, 60, 120)"), {})
+    train, infer = (line.split() for line in shell.replace("\\\n", " ").splitlines())
+    train = ["features=4,8" if word.startswith("features=") else word for word in train[1:]]
+    train += [*TINY[2:], "--set", "workers=1", "--steps", "120"]
+    answer = here(*train, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    answer = here(*infer[1:], "--block", "6,18,18", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    names: dict[str, object] = {}
+    exec(score, names)
+    assert names["accuracy"] > 0.75
+
+
+def test_a_volume_can_be_forecast_from_a_run_of_its_blocks(tmp_path):
+    answer = here("run", "unet3d_inference", *BLOCKS, "--steps", "12", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    answer = here(
+        "forecast", "volume", "--voxels", "8.1e12", "--devices", "1,4", "--price-per-hour", "2", "--json", cwd=tmp_path
+    )
+    assert answer.returncode == 0, answer.stderr
+    view = json.loads(answer.stdout)
+    volumes, one, _, four, _ = view["tables"]
+    assert volumes["rows"][0]["entries"]["voxels"]["value"] == 8.1e12
+    hours = one["rows"][0]["entries"]["own"]
+    assert hours["low"] < hours["value"] < hours["high"]
+    assert four["rows"][0]["entries"]["own"]["value"] == pytest.approx(hours["value"] / 4)
+    text = here("forecast", "volume", cwd=tmp_path).stdout
+    assert "Platynereis whole body" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_volume_of_ones_own_is_looked_at_and_not_read(tmp_path):
+    with h5py.File(tmp_path / "mine.h5", "w") as file:
+        file.create_dataset("raw", (10_000, 10_000, 10_000), np.uint8, chunks=(64, 64, 64))
+    answer = here("forecast", "volume", "mine.h5/raw", "--json", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["tables"][0]["rows"][0]["entries"]["voxels"]["value"] == 1e12
+
+
+BAD = {
+    ("forecast", "volume", "--voxels", "0"): "--voxels must be at least 1",
+    ("forecast", "volume", "--voxels", "nan"): "--voxels must be at least 1",
+    ("forecast", "volume", "--price-per-hour", "-1"): "--price-per-hour must be above zero",
+    ("forecast", "volume", "--watts", "inf"): "--watts must be above zero",
+    ("forecast", "volume", "--devices", "0"): "--devices must lie between 1 and",
+    ("forecast", "volume", "--batch", "3"): "--batch is for points of a training",
+    ("forecast", "volume", "nowhere.zarr"): "no run, and no volume: ",
+    ("forecast", "nowhere.csv", "--voxels", "3"): "--voxels is for volumes",
+    ("run", "unet3d", "--set", "patch=5x5x5"): "multiples of 1x27x27",
+    ("run", "unet3d", "--set", "data=nowhere.h5"): "there is no nowhere.h5",
+    ("run", "unet3d", "--save", "w.txt"): "saved as .pt or .safetensors",
+    ("run", "unet3d", "--save", "no/w.pt"): "there is no folder no",
+    ("run", "unet3d", "--save", "w.pt", "--repeat", "2"): "--save keeps the weights of one process",
+    ("run", "unet3d", "--save", "w.pt", "--sweep", "batch_size=1,2"): "--save keeps the weights of one process",
+    ("run", "volume", "--save", "w.pt"): "--save keeps what one run has trained",
+    ("run", "mnist_cnn", "--save", "w.pt"): "save",
+    ("run", "volume", "--soak", "1m"): "no soak",
+    ("run", "unet3d_inference", "--set", "block=1x1x1"): "with its halo it must be multiples",
+}
+
+
+@pytest.mark.parametrize("command", BAD, ids=" ".join)
+def test_bad_input_is_one_line(command, tmp_path):
+    answer = here(*command, cwd=tmp_path)
+    assert answer.returncode == 2
+    said_in_one_line((answer.stdout, answer.stderr), BAD[command], tmp_path)
+    assert not (tmp_path / "w.pt").exists()
+
+
+def test_a_volume_that_can_not_be_trained_on_is_skipped_with_the_reason(tmp_path):
+    write_synthetic(tmp_path / "a.h5", (3, 30, 30))
+    answer = here("run", "unet3d", *TINY, "--set", "data=a.h5", cwd=tmp_path)
+    assert answer.returncode == 3
+    assert "a patch of 4x18x18 doesn't fit into" in " ".join(answer.stdout.split())
+
+
+def test_a_loader_that_is_killed_is_a_recorded_failure_and_nothing_is_left(tmp_path):
+    process = started("run", "unet3d", *TINY, "--set", "workers=2", "--budget", "60s", "--save", "w.pt", cwd=tmp_path)
+    try:
+        until(lambda: steps_began(tmp_path / "runs", rows=20))
+        loaders = _loaders(process.pid)
+        loaders[0].send_signal(signal.SIGKILL)
+        code, output, _ = ended(process)
+    finally:
+        process.kill()
+    assert code == 1
+    assert "a loader process was lost" in " ".join(output.split())
+    assert not (tmp_path / "w.pt").exists()
+    assert not list(tmp_path.glob(".w.pt*"))
+    _, alive = psutil.wait_procs(loaders, timeout=20)
+    assert not alive
+
+
+def _loaders(pid):
+    """The processes that the fork server has made; beside them it starts one that counts shared memory."""
+    everybody = psutil.Process(pid).children(recursive=True)
+    servers = [each for each in everybody if "forkserver" in " ".join(each.cmdline())]
+    found = [child for server in servers for child in server.children() if child in everybody]
+    assert len(found) >= 2
+    return found

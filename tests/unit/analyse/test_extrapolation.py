@@ -1,0 +1,46 @@
+"""Times that are extrapolated from a sample hold the time of another process as often as they say."""
+
+import numpy as np
+import pytest
+
+from rigdyno.analyse.extrapolation import BETWEEN_PROCESSES, as_prediction, time_of
+from rigdyno.analyse.statistics import across_processes, throughput_estimate
+from rigdyno.schema.estimate import Estimate
+
+
+def bare(value):
+    return Estimate(value=value, n=1, unit="voxel/s", method="one value")
+
+
+def test_by_hand():
+    rate = Estimate(value=100.0, low=99.0, high=100 / 0.99, confidence=0.95, n=10, unit="voxel/s", method="by hand")
+    whole = time_of(1000.0, rate, 1)
+    assert whole.value == 10.0
+    wide = np.hypot(np.log(1 / 0.99), BETWEEN_PROCESSES)
+    assert whole.low == pytest.approx(10 * np.exp(-wide))
+    assert whole.high == pytest.approx(10 * np.exp(wide))
+    assert whole.confidence == 0.95
+    assert as_prediction(rate, 3).high == pytest.approx(100 * np.exp(2 * np.log(1 / 0.99)))
+
+
+def test_without_an_interval_there_is_none():
+    assert time_of(10.0, bare(2.0), 1).interval is None
+    assert time_of(10.0, bare(2.0), 1).value == 5.0
+
+
+@pytest.mark.parametrize(("processes", "spread"), [(1, 0.012), (3, 0.03), (5, 0.002)])
+def test_another_process_lies_inside_in_95_of_100(processes, spread):
+    """Steps that vary by 3 % in processes that differ: simulated, the truth is the mean step of one more process."""
+    chance = np.random.default_rng(7)
+    hits = []
+    for _ in range(600):
+        levels = np.exp(chance.normal(0, spread, processes + 1))
+        rates = []
+        for level in levels[:-1]:
+            seconds = level * chance.lognormal(0, 0.03, 30)
+            rates.append(throughput_estimate(np.ones(30), seconds, "voxel/s"))
+        rate = rates[0] if processes == 1 else across_processes([each.value for each in rates], "voxel/s")
+        predicted = time_of(1000.0, rate, processes)
+        whole = levels[-1] * chance.lognormal(0, 0.03, 1000).sum()
+        hits.append(predicted.low <= whole <= predicted.high)
+    assert np.mean(hits) > 0.92
