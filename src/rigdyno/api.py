@@ -16,6 +16,7 @@ from typing import Literal
 
 from rigdyno import catalogue
 from rigdyno.analyse.answers import MARGIN
+from rigdyno.analyse.attempts import with_attempts
 from rigdyno.analyse.duel import duel_of
 from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements, without_idle
@@ -28,7 +29,8 @@ from rigdyno.plan.campaign import ALL
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
 from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one_configuration
 from rigdyno.plan.expand import expand, require_sense
-from rigdyno.plan.load import Request, from_python
+from rigdyno.plan.fit import FitRequest, expand_fit, require_sense_of_fit
+from rigdyno.plan.load import Request, from_python, placed
 from rigdyno.plan.preflight import look
 from rigdyno.plan.run_options import OF_DUEL, message_for_python
 from rigdyno.report.duel import duel_view, noise_sentence
@@ -81,7 +83,8 @@ class Run:
 
     @cached_property
     def measurements(self) -> list[Measurement]:
-        return figures([cell for cell in self.cells if cell.record.is_figure], self.warnings)
+        found = figures([cell for cell in self.cells if cell.record.is_figure], self.warnings)
+        return with_attempts(found, self.records)
 
     @cached_property
     def duel(self) -> Duel | None:
@@ -202,6 +205,12 @@ def prepare(request: Request) -> RunHead:
     if request.beside is not None:
         load(request.beside)  # raises an error now, not when all is over
     return _head(lambda system, device: expand(request, system, device, look(system)))
+
+
+def prepare_fit(request: FitRequest) -> RunHead:
+    with placed(request.request.places):
+        require_sense_of_fit(request)
+    return _head(lambda system, device: expand_fit(request, system, device, look(system)))
 
 
 def prepare_duel(request: DuelRequest) -> RunHead:

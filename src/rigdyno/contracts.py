@@ -190,6 +190,7 @@ class Update(Protocol):
     framework: ClassVar[str]  # of the workloads that it can train
     requires: ClassVar[tuple[Requirement, ...]]
     private: ClassVar[bool]  # bounds what one sample can change: nobody may sum its gradients before it has
+    start_seconds: ClassVar[float]  # that it takes to load, to plan by. Without it: none worth speaking of
 
     def refuses(self, workload: Workload) -> str | None: ...
 
@@ -279,6 +280,11 @@ class Framework(Protocol):
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
+    def limit_memory(self, device: str, size: int) -> None:
+        """Of an accelerator, before anything is put there: more than this is out of memory. Nothing for the CPU, and
+        nothing where the device's allocator knows no limit."""
+        ...
+
 
 class Probe(Protocol):
     """Reads meters of the machine. Opened once, in the sampler's process, in a thread apart: one that hangs or
@@ -313,6 +319,8 @@ class Left:
     clocks: Sequence[ClockPair] = ()  # of other nodes
     nodes: Sequence[System] = ()  # what they are
     out_of_memory: Sequence[int] = ()  # nodes on which the kernel ended a process for want of memory
+    overrun: str | None = None  # why a cell that took far more memory than it may was ended
+    peak_bytes: int | None = None  # of all processes of this node, as seen from outside; None: nobody looked
     lost: str | None = None  # why the session can't go on: a node is gone, a job was cancelled
     lost_kind: FailureKind = "node_lost"
 

@@ -51,9 +51,9 @@ def expand(request: Request, system: System, device: str, resources: Resources) 
 def require_sense(request: Request) -> None:
     """What can be said without a look at the machine, which takes seconds: a slip of the finger is answered at once."""
     with placed(request.places):
-        _require_parts(request)
+        require_parts(request)
         if request.target not in catalogue.names("suite"):
-            for wanted in _of_workload(request, request.device or "cpu", None):
+            for wanted in of_workload(request, request.device or "cpu", None):
                 with suppress(MissingExtra):  # that is a reason to skip a cell, not a mistake
                     workload_of(wanted.spec)
                     update_of(wanted.spec)
@@ -61,13 +61,20 @@ def require_sense(request: Request) -> None:
 
 def _expanded(request: Request, system: System, device: str, resources: Resources) -> Plan:
     chosen = request.device or device
-    _require_parts(request)
+    require_parts(request)
     if chosen == "cpu" and request.threads is None and request.launcher and scope_of(request.launcher) == "elsewhere":
         raise UsageError(
             "this machine doesn't tell how many cores a rank on another has; add --threads, or --device", key="launcher"
         )
     suite = request.target if request.target in catalogue.names("suite") else None
-    wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
+    wanted = _of_suite(request, system, chosen) if suite else of_workload(request, chosen, system)
+    return laid_out(wanted, request, system, resources, suite)
+
+
+def laid_out(
+    wanted: Sequence[Wanted], request: Request, system: System, resources: Resources, suite: str | None = None
+) -> Plan:
+    """What is wanted, in the time that there is."""
     refused = {cell.spec.key() for cell in _cells(wanted, system, resources) if cell.refusal is not None}
     room = Room(wanted, refused, request, system, resources)
     shows_idle = suite is not None and getattr(catalogue.load("suite", suite), "shows_idle", False)
@@ -179,7 +186,7 @@ def _name(spec: RunSpec) -> str:
     return " ".join([spec.workload, *spec.named_options().values()])
 
 
-def _require_parts(request: Request) -> None:
+def require_parts(request: Request) -> None:
     require_searched(request)
     wanted = {"update": request.update, "arrangement": request.arrangement, "launcher": request.launcher}
     for kind, name in wanted.items():
@@ -280,7 +287,7 @@ def _launcher(request: Request, usual: str, nodes: int) -> str:
     return request.launcher or usual
 
 
-def _of_workload(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
+def of_workload(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
     """`system`: None where nobody has looked yet."""
     _require_target(request.target, {*request.options, *request.sweep})
     _require_taken(request, ())

@@ -110,7 +110,7 @@ RUN_OPTIONS = (
     RunOption(
         name="memory",
         kind=SIZE,
-        help="What an option set to 'largest' may fill, e.g. --set batch_size=largest --memory 8GB.",
+        help="What an option set to 'largest' may fill: 8GB; or as published: epyc7763 (8 GB), v100 (16), a100 (40).",
         metavar="SIZE",
         field="memory_bytes",
     ),

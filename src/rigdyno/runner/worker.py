@@ -18,12 +18,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock
-from rigdyno.contracts import CannotRun, Collective, Framework, Job, Mark, Place, Steps, Training, no_mark
+from rigdyno.contracts import CannotRun, Collective, Framework, Job, Mark, Place, Steps, Training, Workload, no_mark
 from rigdyno.plan.budget import LEAST_SECONDS
 from rigdyno.plan.build import arrangement_of, framework_of, update_of, workload_of
 from rigdyno.processes import (
@@ -31,6 +32,7 @@ from rigdyno.processes import (
     offer_to_oom_killer,
     peak_memory_bytes,
     process_age_seconds,
+    tree_memory_bytes,
     write_pid,
 )
 from rigdyno.rig.devices import loaded_frameworks
@@ -38,11 +40,13 @@ from rigdyno.rig.environment import describe_environment
 from rigdyno.runner.device import memory_of, usable_cores, waiter_for, with_frameworks
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.phases import PhaseClock
+from rigdyno.runner.tried import CrowdedWorkload
 from rigdyno.runner.turns import TurnMeter
 from rigdyno.schema.layout import CellFolder, ParticipantFolder, RowKind
 from rigdyno.schema.participant import Participant, on_node, ranks_among
 from rigdyno.schema.record import (
     COUNTED,
+    PHYSICAL_BATCH,
     UNNAMED,
     Completed,
     DeviceMemory,
@@ -68,6 +72,8 @@ class Worker:
     folder: ParticipantFolder
     place: Place
     turns: socket.socket | None = None  # of a duel's arm
+    allowed_bytes: int | None = None  # of the device's memory
+    tried: bool = False  # by a search: it is about memory alone
     phase: Phase = "start"
     framework: Framework | None = None  # None: it isn't loaded yet
     facts: Facts = field(default_factory=Facts)
@@ -78,6 +84,13 @@ class Worker:
     born_seconds: float = 0.0  # age of this process when it became a worker
     start_seconds: float | None = None  # until the meter began
     device_memory: DeviceMemory | None = None
+    tree_bytes: int | None = None  # the peak of this process and of those that it started
+    crowded: CrowdedWorkload | None = None  # as a search tries it
+
+    @property
+    def peak_bytes(self) -> int | None:
+        known = [size for size in (peak_memory_bytes(), self.tree_bytes) if size is not None]
+        return max(known, default=None)
 
     def run(self) -> Outcome:
         """The one broad handler of Rigdyno: whatever happens in here becomes a recorded outcome."""
@@ -91,10 +104,16 @@ class Worker:
 
     def _measure(self) -> Outcome:
         workload = workload_of(self.spec)
+        if self.tried:
+            self.crowded = CrowdedWorkload(workload)
+            workload = cast(Workload, self.crowded)
         framework = framework_of(workload)
         random.seed(self.place.seed)
         framework.prepare(self.place.seed, self.place.threads if self.place.world_size > 1 else self.spec.threads)
         self.framework = framework
+        if self.allowed_bytes is not None:
+            for device in self.place.all_devices:
+                framework.limit_memory(device, self.allowed_bytes)
         self.facts = Facts(unit=workload.unit)
         self.phase = "build"
         job = Job(
@@ -104,6 +123,8 @@ class Worker:
             quality = arrangement_of(self.spec).run(job)
             if self.counts is not None and self.facts.unit == UNNAMED and self.counts():
                 self.facts = msgspec.structs.replace(self.facts, unit=COUNTED)
+            if self.crowded is not None:
+                self.facts = _as_tried(self.facts, self.crowded)
         finally:
             for open_file in (self.meter, self.phases):
                 if open_file is not None:
@@ -112,7 +133,7 @@ class Worker:
 
     def _start_meter(self, built: Steps | Training, collective: Collective) -> StepMeter | TurnMeter:
         kinds = tuple(built.kinds) if isinstance(built, Steps) else ("step",)
-        self.facts = _facts(built, self.facts.unit)
+        self.facts = _facts(built, self.facts.unit, self.place.world_size)
         self.counts = built.counts if isinstance(built, Steps) else None
         self.phase = "warm-up"
         age = process_age_seconds()
@@ -176,8 +197,10 @@ class Worker:
         return waiter_for(self._known_framework, self.place.all_devices)
 
     def _look_at_memory(self) -> None:
-        """Behind the last step: what is computed afterwards, such as an accuracy, is no part of it."""
+        """Behind the last step: what is computed afterwards, such as an accuracy, is no part of it. Processes that
+        load its data are still there."""
         self.device_memory = memory_of(self._known_framework, self.place.all_devices)
+        self.tree_bytes = tree_memory_bytes(os.getpid(), peak=True)
 
     def _warmed_up(self) -> None:
         self.phase = "measure"
@@ -187,13 +210,21 @@ class Worker:
             self.phases.flush()
 
 
-def _facts(built: Steps | Training, unit: str) -> Facts:
+def _facts(built: Steps | Training, unit: str, ranks: int) -> Facts:
+    samples = built.samples if isinstance(built, Training) else None
     return Facts(
+        epoch_items=None if samples is None else samples.count * ranks,
         unit=(built.unit if isinstance(built, Steps) else None) or unit,
         per_item=dict(built.per_item),
         settled=dict(built.settled),
         notes=tuple(built.notes),
     )
+
+
+def _as_tried(facts: Facts, crowded: CrowdedWorkload) -> Facts:
+    """What a search did to it is no fact about it, but for how many samples went through at once."""
+    drawn = {} if crowded.drawn is None else {PHYSICAL_BATCH: crowded.drawn}
+    return msgspec.structs.replace(facts, epoch_items=crowded.epoch_items, settled={**facts.settled, **drawn})
 
 
 def in_time(budget: Budget, start_seconds: float | None) -> Budget:
@@ -255,13 +286,15 @@ def work(cell_folder: Path, participant: str, turns: socket.socket | None = None
     write_pid(folder.pid)
     inside = cell.spec.launcher == "inline"  # then the process is older than the cell
     born = (process_age_seconds() or 0.0) if inside else 0.0
-    worker = Worker(cell.spec, own, folder, place, turns, born_seconds=born)
+    worker = Worker(
+        cell.spec, own, folder, place, turns, cell.allowed_bytes, cell.attempt_of is not None, born_seconds=born
+    )
     outcome = worker.run()
     report = WorkerReport(
         outcome=outcome,
         facts=worker.facts,
         environment=with_frameworks(describe_environment(), [worker.framework] if worker.framework else []),
-        peak_memory_bytes=peak_memory_bytes(),
+        peak_memory_bytes=worker.peak_bytes,
         device_memory=worker.device_memory,
         start_seconds=worker.start_seconds,
     )

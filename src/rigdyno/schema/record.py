@@ -37,6 +37,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     epsilon: float | None = None
 
 
+PHYSICAL_BATCH = "physical_batch"  # among what was settled: samples that go through the network at once, at most
 UNNAMED, COUNTED = "step", "item"  # the units where nobody gave one: of steps, and of what they say that they did
 
 
@@ -50,6 +51,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     unit: str = UNNAMED
     per_item: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e30)]] = {}  # what one item costs: {"byte": 1.2e9}
+    epoch_items: Annotated[int, msgspec.Meta(ge=0)] | None = None  # of the data set, on all ranks; None: it has none
     settled: dict[str, Value] = {}  # options that got their value at run time
     totals: dict[str, Total] = {}  # what was counted over the whole of it, by what it is called
     notes: tuple[str, ...] = ()

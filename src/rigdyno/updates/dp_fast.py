@@ -27,6 +27,7 @@ class DpFast(PrivateUpdate):
     """Differentially private training by Rigdyno's own engine."""
 
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("dp_accounting", extra="private"))
+    start_seconds: ClassVar[float] = 4.0
 
     secure: bool = False  # noise and sampling from the system's cryptographic source: nothing repeats
 

@@ -27,6 +27,7 @@ class DpOpacus(PrivateUpdate):
     """Differentially private training by Opacus."""
 
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("opacus", extra="peers"))
+    start_seconds: ClassVar[float] = 3.0
 
     def prepare(self, training: Training, place: Place, collective: Collective) -> TrainStep:
         """As Opacus documents it for a loader of one's own: its module for gradients of each sample, its optimizer that

@@ -75,6 +75,11 @@ class MadeUp:
     def is_out_of_memory(self, error: BaseException) -> bool:
         return str(error) == "the dream is full"
 
+    def limit_memory(self, device: str, size: int) -> None:
+        import made_up
+
+        made_up.limit = size
+
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUpSteps:
