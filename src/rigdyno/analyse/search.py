@@ -13,10 +13,12 @@ from dataclasses import dataclass
 FIRST = 1
 MOST = 2**20
 STRIDE = 16  # at most so many times the largest that fitted: a line through two small values isn't exact
-NEAR = 3  # times the largest that fitted: so far a line is followed to where it ends, with all steps at once
+LEAST_STRIDE = 8  # while nothing has failed: two values that are close say nothing beside the noise
+NEAR, NEARLY = 3, 0.85  # times the largest that fitted, and of the memory: there a try has all steps at once
 # Of the memory. The peak of the same process differs by a few hundredths from start to start.
 AIM, FULL, CONFIRMED = 0.945, 0.92, 0.97  # what is aimed at, what is as good as full, what a confirmed value may take
 EASE, NARROW = 0.02, 1.06  # by which a failure lowers the aim that took less than this
+MORE = 1.5  # times the value: if more than that may fit, memory that is nearly taken isn't full
 BOLDNESS = 2  # times the memory: what a try may take at worst
 NOISE = 0.05  # of the peak, by which it may have been seen too low
 CLOSE = 1 / 32  # of the value, to the smallest that didn't fit
@@ -79,15 +81,18 @@ def next_of(tries: Sequence[Try], allowed_bytes: int, most: int = MOST) -> Next 
     if not fitting:
         return NothingFits(points[too_large].memory_bytes)
     best, left = fitting[-1], ENOUGH_TRIES - len(tries)
+    line = line_of(points.values(), at_least=best.value / LOCAL)
+    full = _is_full(best, line, too_large, allowed_bytes)
     confirmed = [each.value for each in fitting if each.thorough]
-    if confirmed and (left <= 0 or (best.thorough and _is_full(best, too_large, allowed_bytes))):
+    if confirmed and (left <= 0 or (best.thorough and full)):
         return Settled(max(confirmed))
     failed = [each for each in points.values() if not each.fits]
-    value = _guess(points, fitting, failed, too_large, allowed_bytes)
+    value = _guess(line, fitting, failed, too_large, allowed_bytes)
     to_confirm = left <= 0 or (left == 1 and value > NEAR * best.value) or value <= best.value * (1 + CLOSE)
-    if not best.thorough and (to_confirm or _is_full(best, too_large, allowed_bytes)):
+    if not best.thorough and (to_confirm or full):
         return Next(best.value, thorough=True)
-    return Next(value, thorough=bool(failed) or left <= 2 or value <= NEAR * best.value)
+    is_near = value <= NEAR * best.value and line is not None and line.at(value) >= NEARLY * allowed_bytes
+    return Next(value, thorough=bool(failed) or left <= 2 or is_near)
 
 
 def _by_value(tries: Sequence[Try], allowed_bytes: int) -> dict[int, Try]:
@@ -103,21 +108,21 @@ def _by_value(tries: Sequence[Try], allowed_bytes: int) -> dict[int, Try]:
     return points
 
 
-def _is_full(best: Try, too_large: int, allowed_bytes: int) -> bool:
+def _is_full(best: Try, line: Line | None, too_large: int, allowed_bytes: int) -> bool:
+    """Memory that is nearly taken says little where the network alone takes nearly all of it: then many more may fit
+    into what is left."""
     if too_large - best.value <= max(1, CLOSE * best.value):
         return True
-    return best.memory_bytes is not None and best.memory_bytes >= FULL * allowed_bytes
+    taken = best.memory_bytes is not None and best.memory_bytes >= FULL * allowed_bytes
+    return taken and line is not None and line.end(allowed_bytes) <= MORE * best.value
 
 
-def _guess(
-    points: dict[int, Try], fitting: Sequence[Try], failed: Sequence[Try], too_large: int, allowed_bytes: int
-) -> int:
+def _guess(line: Line | None, fitting: Sequence[Try], failed: Sequence[Try], too_large: int, allowed_bytes: int) -> int:
     """Where the line ends. Each narrow failure lowers the aim: the noise is larger than was thought."""
     best = fitting[-1]
     narrow = sum((each.memory_bytes or MOST * allowed_bytes) < NARROW * allowed_bytes for each in failed)
-    line = line_of(points.values(), at_least=best.value / LOCAL)
     value = MOST if line is None else int(min(MOST, line.end((AIM - EASE * narrow) * allowed_bytes)))
-    if too_large in points and (len(failed) > TRUSTED_FAILURES or value >= too_large):
+    if failed and (len(failed) > TRUSTED_FAILURES or value >= too_large):
         value = (best.value + too_large) // 2
     return max(best.value + 1, min(value, _boldest(fitting, allowed_bytes), too_large - 1))
 
@@ -146,7 +151,7 @@ def _boldest(fitting: Sequence[Try], allowed_bytes: int) -> int:
     grown = best.memory_bytes if not smaller else NOISE * best.memory_bytes + _growth(best, smaller[-1])
     each = grown / (best.value - (smaller[-1].value if smaller else 0))
     room = BOLDNESS * allowed_bytes - best.memory_bytes
-    return int(min(STRIDE * best.value, best.value + room / each))
+    return int(min(STRIDE * best.value, max(best.value + room / each, LEAST_STRIDE * best.value)))
 
 
 def _growth(best: Try, smallest: Try) -> int:
