@@ -16,7 +16,7 @@ STRIDE = 16  # at most so many times the largest that fitted: a line through two
 LEAST_STRIDE = 8  # while nothing has failed: two values that are close say nothing beside the noise
 NEAR, NEARLY = 3, 0.85  # times the largest that fitted, and of the memory: there a try has all steps at once
 # Of the memory. The peak of the same process differs by a few hundredths from start to start.
-AIM, FULL, CONFIRMED = 0.945, 0.92, 0.97  # what is aimed at, what is as good as full, what a confirmed value may take
+AIM, FULL, CONFIRMED = 0.935, 0.91, 0.96  # what is aimed at, what is as good as full, what a confirmed value may take
 EASE, NARROW = 0.02, 1.06  # by which a failure lowers the aim that took less than this
 MORE = 1.5  # times the value: if more than that may fit, memory that is nearly taken isn't full
 BOLDNESS = 2  # times the memory: what a try may take at worst
