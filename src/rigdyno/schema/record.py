@@ -35,6 +35,8 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float | None = None
     evaluation_seconds: float | None = None  # that finding the accuracy took
     epsilon: float | None = None
+    epoch_epsilon: float | None = None  # of one epoch by itself, which an extrapolated time is about
+    shown_epsilon: float | None = None  # by an audit: the true one is this or more
 
 
 UNNAMED, COUNTED = "step", "item"  # the units where nobody gave one: of steps, and of what they say that they did

@@ -80,4 +80,6 @@ class EngineUpdate(PrivateUpdate):
             noise_multiplier=self.noise_multiplier,
             max_grad_norm=self.max_grad_norm,
         )
+        samples = training.samples
         training.batches, training.epsilon = endless(drawn), lambda: engine.get_epsilon(self.delta)
+        training.epoch_epsilon = lambda: self.epoch_epsilon(samples)

@@ -57,8 +57,18 @@ class DpOpacus(PrivateUpdate):
         if sample_rate is not None:
             optimizer.attach_step_hook(accountant.hook(sample_rate))
             training.epsilon = lambda: accountant.epsilon(self.delta)
+            training.epoch_epsilon = self._of_an_epoch(training)
         step = self._step(training, wrapped, optimizer)
         return _or_noise_alone(step, model, optimizer)
+
+    def _of_an_epoch(self, training: Training) -> Callable[[], float] | None:
+        """Where our accountant is installed, which is that of the others too."""
+        import importlib.util
+
+        samples = training.samples
+        if samples is None or importlib.util.find_spec("dp_accounting") is None:
+            return None
+        return lambda: self.epoch_epsilon(samples)
 
     def _optimizer(self, training: Training, place: Place, batch_size: int) -> Any:
         import torch

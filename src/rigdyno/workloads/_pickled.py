@@ -88,9 +88,9 @@ class _Machine:
         if name in _VALUES:
             self._stack.append(_VALUES[name]() if argument is None else argument)
         elif name in _NOTED:
-            self._memo[len(self._memo) if argument is None else argument] = self._stack[-1]
+            self._memo[len(self._memo) if argument is None else int(argument)] = self._stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
-            self._stack.append(self._memo[argument])
+            self._stack.append(self._memo[int(argument or 0)])
         elif name not in _IGNORED:
             action = _ACTIONS.get(name)
             if action is None:

@@ -95,7 +95,7 @@ class EfficientNetCifar100:
         return IMPORT_BYTES + images + int(kept) + _STATES * PARAMETERS * _FLOAT32_BYTES
 
     def start_seconds(self) -> float:
-        return IMPORT_SECONDS + 3.0 + (110.0 if self.compiled else 0.0)
+        return IMPORT_SECONDS + 1.0 + (110.0 if self.compiled else 0.0)
 
     def step_seconds(self, device: str) -> float | None:
         enlarged = (self.image_size / _cifar.SIDE) ** 2
@@ -119,7 +119,7 @@ class EfficientNetCifar100:
             samples=samples,
             accuracy=accuracy_of(model, test) if test.count else None,
             per_item={"flop": self._flop()},
-            settled={"parameters": sum(each.numel() for each in model.parameters())},
+            settled={"parameters": sum(each.numel() for each in model.parameters()), "samples": samples.count},
             phases=True,
             notes=(*source.notes, *of_weights),
         )
