@@ -110,7 +110,7 @@ RUN_OPTIONS = (
     RunOption(
         name="memory",
         kind=SIZE,
-        help="What an option set to 'largest' may fill, e.g. --set batch_size=largest --memory 8GB; in suite privacy each.",
+        help="What an option set to 'largest' may fill, e.g. --set batch_size=largest --memory 8GB; or suite privacy.",
         metavar="SIZE",
         field="memory_bytes",
     ),

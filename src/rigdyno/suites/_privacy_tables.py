@@ -204,8 +204,8 @@ def _notes(found: Shown) -> list[str]:
         names = ("delta", "noise_multiplier", "max_grad_norm")
         delta, noise, bound = (private.spec.resolved.get(OF_UPDATE + name) for name in names)
         said.append(
-            f"epsilon: of one epoch at delta {delta}, with noise {noise} and clipping {bound}, Poisson batches, by the PLD "
-            "accountant for all engines; a larger batch takes more of it"
+            f"epsilon: of one epoch at delta {delta}, with noise {noise} and clipping {bound}, Poisson batches, by the "
+            "PLD accountant for all engines; a larger batch takes more of it"
         )
     if any(system.update == "dp_expanded" for system, _ in found.rows):
         said.append("expanded weights: the idea of BastionLab's DP engine, with correct clipping and accounting")

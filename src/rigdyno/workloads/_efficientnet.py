@@ -28,6 +28,16 @@ SQUEEZED = 4  # of a block's inputs, one in so many
 BLOCKS = sum(blocks for *_, blocks in STAGES)
 
 
+class BatchNorm(nn.BatchNorm2d):
+    """One value has no variance, and small images leave one for each sample: a batch of one is normalised by running
+    statistics, where torch would refuse it."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if self.training and len(maps) * maps.shape[2:].numel() == 1:
+            return nn.functional.batch_norm(maps, self.running_mean, self.running_var, self.weight, self.bias)
+        return super().forward(maps)
+
+
 class SqueezeExcitation(nn.Module):
     """Each map times a factor that all maps of the sample decide."""
 
@@ -105,7 +115,7 @@ def _normed(
     inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True
 ) -> nn.Sequential:
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(outputs), *([nn.SiLU(inplace=True)] if active else []))
+    return nn.Sequential(conv, BatchNorm(outputs), *([nn.SiLU(inplace=True)] if active else []))
 
 
 def _stages(left_out: float) -> list[nn.Sequential]:
