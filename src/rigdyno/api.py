@@ -311,6 +311,8 @@ def run(
     cards: Sequence[int] | None = None,
     framework: str | Sequence[str] | None = None,
     beside: str | None = None,
+    workload: str | None = None,
+    audit: bool = False,
     nodes: int | None = None,
     hosts: str | Sequence[str] | None = None,
     remote_python: str | None = None,

@@ -84,6 +84,7 @@ class Steps:
     settled: Mapping[str, Value] = field(default_factory=dict)
     notes: Sequence[str] = ()
     check: Callable[[], bool | None] | None = None  # the canary, asked when all is over
+    shown_epsilon: Callable[[], float | None] | None = None  # that an audit has shown, asked when all is over
 
 
 Mark = Callable[[str], None]  # what was done since the last mark was this phase (schema.samples.PHASES)
@@ -116,6 +117,7 @@ class Training:
     samples: Samples | None = None  # None: a stream, or batches without a data set of known size
     accuracy: Callable[[], float | None] | None = None
     epsilon: Callable[[], float] | None = None  # what all steps together cost, asked when all is over
+    epoch_epsilon: Callable[[], float] | None = None  # what one epoch costs by itself, asked when all is over
     per_item: Mapping[str, float] = field(default_factory=dict)
     settled: Mapping[str, Value] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -396,6 +398,10 @@ class SuiteRequest:
     budget_seconds: float | None = None  # for all cells together, for a suite whose cells can't be cut short
     cards: tuple[int, ...] = ()  # how many, one after the other; empty: as the suite chooses
     frameworks: tuple[str, ...] = ()  # empty: all that the suite knows
+    memory_bytes: int | None = None  # that each configuration may fill, for a suite that searches
+    workload: str | None = None  # FILE.py:FUNCTION of a user's own training, for a suite that takes one
+    audit: bool = False  # whether private updates are held against the auditor
+    until: float | None = None  # the accuracy to which each update trains
     cheap: bool = False  # several suites share the time: of searches and of peers that take long, the short form only
 
 

@@ -33,7 +33,10 @@ def repeat(steps: Steps, meter: Meter) -> Quality:
         meter.repeat(kinds[0], steps.items_per_step)
     else:
         _take_turns(kinds, steps.items_per_step, meter)
-    return Quality(correct=steps.check() if steps.check else None)
+    return Quality(
+        correct=steps.check() if steps.check else None,
+        shown_epsilon=steps.shown_epsilon() if steps.shown_epsilon else None,
+    )
 
 
 def _take_turns(kinds: Sequence[Step], items_per_step: float, meter: Meter) -> None:
@@ -73,6 +76,7 @@ def _quality(first: Sequence[float], last: Sequence[float], training: Training) 
         accuracy=accuracy,
         evaluation_seconds=took,
         epsilon=training.epsilon() if training.epsilon else None,
+        epoch_epsilon=training.epoch_epsilon() if training.epoch_epsilon else None,
     )
 
 

@@ -143,7 +143,7 @@ class Room:
 
     def _fitted(self, seconds: float | None) -> list[Wanted]:
         """What a budget leaves over goes to spare processes, where there are any, and else to longer ones."""
-        if all(cell.spec.budget.job_steps is not None for cell in self.wanted):
+        if all(cell.spec.budget.is_job for cell in self.wanted):
             return list(self.wanted)  # jobs end with their steps: the suite has chosen how many there is time for
         if seconds is None:
             return with_needs(self.wanted)
@@ -238,6 +238,9 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             budget_seconds=request.budget_seconds,
             cards=request.cards,
             frameworks=request.frameworks,
+            memory_bytes=request.memory_bytes,
+            workload=request.workload,
+            audit=request.audit,
             cheap=request.cheap,
         )
     )
@@ -253,15 +256,18 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
     ]
 
 
-OF_SOME_SUITES = ("cards", "framework", "beside")
+OF_SOME_SUITES = {
+    "cards": "cluster", "framework": "cluster", "beside": "cluster", "workload": "privacy", "audit": "privacy",
+}  # fmt: skip
 
 
 def _require_taken(request: Request, taken: Sequence[str]) -> None:
     """What only some suites can be asked."""
-    given = {"cards": request.cards, "framework": request.frameworks, "beside": request.beside}
-    wrong = next((name for name in OF_SOME_SUITES if given[name] and name not in taken), None)
+    fields = {"framework": "frameworks"}
+    given = {name: getattr(request, fields.get(name, name)) for name in OF_SOME_SUITES}
+    wrong = next((name for name, value in given.items() if value and name not in taken), None)
     if wrong is not None:
-        raise UsageError(f"--{wrong} is for the suite cluster; leave it out", key=wrong)
+        raise UsageError(f"--{wrong} is for the suite {OF_SOME_SUITES[wrong]}; leave it out", key=wrong)
 
 
 def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
@@ -275,7 +281,7 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
     changes: dict[str, Any] = {"seed": request.seed, "threads": request.threads or spec.threads}
     changes["launcher"] = _launcher(request, spec.launcher, spec.nodes)
-    if request.steps is not None and spec.budget.job_steps is None:
+    if request.steps is not None and not spec.budget.is_job:
         changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)
     return msgspec.structs.replace(spec, **changes)
 

@@ -36,7 +36,10 @@ def varied(base: RunSpec, request: Request, *, only_known: bool = False) -> Iter
         )
         options = {key: _typed(base, key, value, types, request) for key, value in given.items()}
         yield msgspec.structs.replace(
-            base, options={**base.options, **options}, defaults=defaults, largest={**base.largest, **largest}
+            base,
+            options={**base.options, **options},
+            defaults=defaults,
+            largest={**{key: size for key, size in base.largest.items() if key not in options}, **largest},
         )
 
 
@@ -75,10 +78,14 @@ def require_searched(request: Request) -> None:
     found = searched(request)
     if len(found) > 1:
         raise BadValue(f"one option can be '{LARGEST}', not both {' and '.join(found[:2])}", key=f"set.{found[1]}")
-    if request.memory_bytes is not None and not found:
+    if request.memory_bytes is not None and not found and not _suite_searches(request.target):
         raise UsageError(
             f"--memory is what an option set to '{LARGEST}' may fill; add --set KEY={LARGEST}", key="memory"
         )
+
+
+def _suite_searches(target: str) -> bool:
+    return target in catalogue.names("suite") and "memory" in getattr(catalogue.load("suite", target), "takes", ())
 
 
 def _typed(base: RunSpec, key: str, value: Value, types: dict[str, Any], request: Request) -> Value:

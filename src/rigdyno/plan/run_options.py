@@ -110,7 +110,7 @@ RUN_OPTIONS = (
     RunOption(
         name="memory",
         kind=SIZE,
-        help="What an option set to 'largest' may fill: 8GB; or as published: epyc7763 (8 GB), v100 (16), a100 (40).",
+        help="What an option set to 'largest' may fill, or the suite privacy: 8GB, or epyc7763 (8 GB), v100 (16), a100 (40).",
         metavar="SIZE",
         field="memory_bytes",
     ),
@@ -195,6 +195,13 @@ RUN_OPTIONS = (
         help="For the suite cluster: an earlier run, such as a single computer's, to put beside it.",
         metavar="RUN",
     ),
+    RunOption(
+        name="workload",
+        kind=TEXT,
+        help="For the suite privacy: your own training, a function that gives model, loss, optimizer and batches.",
+        metavar="FILE.py:FUNCTION",
+    ),
+    RunOption(name="audit", kind=SWITCH, help="For the suite privacy: hold each private update against the auditor."),
     RunOption(
         name="nodes",
         kind=WHOLE,

@@ -67,7 +67,7 @@ class Schedule:
     def allotted(self, cell: Cell) -> Cell | None:
         """With the time that it may measure for; None: there is none left."""
         seconds = cell.spec.budget.seconds
-        if cell.spec.budget.stop == "clock" or cell.spec.budget.job_steps is not None:
+        if cell.spec.budget.stop == "clock" or cell.spec.budget.is_job:
             return _with_budget(cell, seconds, seconds, None)
         if cell.attempt_of is not None and self.plan.budget_seconds is None:
             return _with_budget(cell, seconds, LONGEST_TRY_SECONDS, None)

@@ -8,6 +8,7 @@ argument, the descriptor of the socket over which it is told when it may step.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
@@ -84,6 +85,7 @@ class Worker:
     born_seconds: float = 0.0  # age of this process when it became a worker
     start_seconds: float | None = None  # until the meter began
     device_memory: DeviceMemory | None = None
+    budget: Budget = field(default_factory=Budget)  # as it is known once all is built
     tree_bytes: int | None = None  # the peak of this process and of those that it started
     crowded: CrowdedWorkload | None = None  # as a search tries it
 
@@ -135,6 +137,7 @@ class Worker:
         kinds = tuple(built.kinds) if isinstance(built, Steps) else ("step",)
         self.facts = _facts(built, self.facts.unit, self.place.world_size)
         self.counts = built.counts if isinstance(built, Steps) else None
+        self.budget = in_steps(self.spec.budget, built)
         self.phase = "warm-up"
         age = process_age_seconds()
         self.start_seconds = None if age is None else age - self.born_seconds
@@ -148,7 +151,7 @@ class Worker:
 
     def _start_phases(self, training: Training) -> Mark:
         """A duel's turns are too few to be taken apart; of a job, the question is where its time goes."""
-        wanted = training.phases or self.spec.budget.job_steps is not None
+        wanted = training.phases or self.spec.budget.is_job
         if not wanted or self.turns is not None:
             return no_mark
         file = self._row_file(PHASES, "phases")
@@ -178,7 +181,7 @@ class Worker:
         return StepMeter(
             self._row_file(kinds),
             SystemClock(),
-            in_time(self.spec.budget, self.start_seconds),
+            in_time(self.budget, self.start_seconds),
             kinds=len(kinds),
             synchronise=self._waiter(),
             agree=collective.agree if self.place.world_size > 1 else None,
@@ -225,6 +228,14 @@ def _as_tried(facts: Facts, crowded: CrowdedWorkload) -> Facts:
     """What a search did to it is no fact about it, but for how many samples went through at once."""
     drawn = {} if crowded.drawn is None else {PHYSICAL_BATCH: crowded.drawn}
     return msgspec.structs.replace(facts, epoch_items=crowded.epoch_items, settled={**facts.settled, **drawn})
+
+
+def in_steps(budget: Budget, built: Steps | Training) -> Budget:
+    """A job of so many items, where the batch is known: in whole batches, of which the last may be a part."""
+    if budget.job_items is None:
+        return budget
+    batch = built.items_per_step if isinstance(built, Steps) else built.samples.batch_size if built.samples else 1
+    return msgspec.structs.replace(budget, job_steps=max(1, math.ceil(budget.job_items / batch)))
 
 
 def in_time(budget: Budget, start_seconds: float | None) -> Budget:

@@ -35,6 +35,8 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float | None = None
     evaluation_seconds: float | None = None  # that finding the accuracy took
     epsilon: float | None = None
+    epoch_epsilon: float | None = None  # of one epoch by itself, which an extrapolated time is about
+    shown_epsilon: float | None = None  # by an audit: the true one is this or more
 
 
 PHYSICAL_BATCH = "physical_batch"  # among what was settled: samples that go through the network at once, at most

@@ -29,9 +29,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 10.0
     max_steps: int | None = None
     job_steps: int | None = None  # all steps of a job, warm-up included: it ends with them, however long they take
+    job_items: int | None = None  # the same in items, where the batch is known only when it runs
     stop: Literal["steps", "clock"] = "steps"
     most_seconds: float = 0.0  # until the rows for a verdict are there; counts where it is more
     start_seconds: float | None = None  # what the start may take, more is taken off; None: as long as it does
+
+    @property
+    def is_job(self) -> bool:
+        return self.job_steps is not None or self.job_items is not None
 
     @property
     def rows(self) -> int:
@@ -84,7 +89,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         rules = {name: f"{part}largest in {size} B" for name, size in self.largest.items()}  # the value is a result
         options = sorted({**{name: repr(value) for name, value in self.resolved.items()}, **rules}.items())
         how = (self.update, self.arrangement, self.world_size, self.nodes, kind, self.threads, soak)
-        job = () if self.budget.job_steps is None else (self.budget.job_steps,)
+        job = [figure for figure in (self.budget.job_steps, self.budget.job_items) if figure is not None]
         what = (self.workload, options, *how, *job)
         return hashlib.blake2b(msgspec.json.encode(what), digest_size=8).hexdigest()
 

@@ -96,7 +96,7 @@ def epoch_seconds(measurement: Measurement) -> Estimate | None:
     items, rate = measurement.facts.epoch_items, measurement.throughput()
     if not items or not isinstance(rate, Estimate) or rate.value <= 0:
         return None
-    return rate.mapped(lambda each: items / each, "s/epoch")
+    return rate.mapped(lambda each: items / each, "s")
 
 
 def pace(measurement: Measurement) -> Estimate | Missing:

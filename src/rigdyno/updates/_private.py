@@ -53,6 +53,13 @@ class PrivateUpdate:
             _put_group_norm(model)
         return model.train()
 
+    def epoch_epsilon(self, samples: Samples) -> float:
+        """By the same accountant for every engine, and rounded up to whole batches."""
+        from rigdyno.engines.dp import Spent, epsilon
+
+        rate = samples.batch_size / samples.count
+        return epsilon([Spent(self.noise_multiplier, rate, math.ceil(1 / rate))], self.delta).epsilon
+
     def check_delta(self, samples: Samples) -> None:
         """Before anything is measured that would then have no epsilon."""
         from rigdyno.engines.dp.accounting import check_delta

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rigdyno.contracts import Options, Place, Requirement, Samples, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads import _mnist
+from rigdyno.workloads._labelled import Part, share_of
 from rigdyno.workloads._options import number_between, text, whole_number
-from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS
+from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, accuracy_of, shuffled
 
 if TYPE_CHECKING:
     import torch
@@ -60,18 +61,18 @@ class MnistCnn:
         import torch
 
         source = _mnist.opened(self.data, place.seed)
-        mine = _mnist.share_of(source.train, place, self.batch_size)
+        mine = share_of(source.train, place, self.batch_size)
         torch.manual_seed(place.seed)  # every rank begins with the same parameters
         model = _network().to(place.device)
         torch.manual_seed(place.seed + place.rank)  # but drops out on its own
-        images, labels = _on_device(mine, place.device)
+        samples = _samples(mine, self.batch_size, place.device)
         return Training(
             model=model,
             loss=torch.nn.functional.nll_loss,
             optimizer=self._optimizer,
-            batches=_batches((images, labels), self.batch_size, place.seed + place.rank),
-            samples=Samples(len(labels), self.batch_size, lambda chosen: (images[chosen], labels[chosen])),
-            accuracy=_accuracy(model, _on_device(source.test, place.device)),
+            batches=shuffled(samples, place.seed + place.rank),
+            samples=samples,
+            accuracy=accuracy_of(model, _samples(source.test, _TEST_BATCH, place.device)),
             settled={"parameters": _mnist.count([each.shape for each in model.parameters()])},
             notes=source.notes,
         )
@@ -102,7 +103,7 @@ def _network() -> torch.nn.Module:
     )
 
 
-def _on_device(part: _mnist.Part, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _on_device(part: Part, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Normalised images (count x 1 x 28 x 28) and labels."""
     import torch
 
@@ -110,28 +111,6 @@ def _on_device(part: _mnist.Part, device: str) -> tuple[torch.Tensor, torch.Tens
     return pixels.to(device), torch.tensor(part.labels, dtype=torch.int64).to(device)
 
 
-def _batches(
-    data: tuple[torch.Tensor, torch.Tensor], size: int, seed: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Epoch after epoch, each in a new order; the last batch of an epoch may be smaller."""
-    import torch
-
-    images, labels = data
-    for order in _mnist.orders(len(labels), seed):
-        for chosen in torch.split(torch.from_numpy(order).to(labels.device), size):
-            yield images[chosen], labels[chosen]
-
-
-def _accuracy(model: torch.nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> Callable[[], float]:
-    """The share of the test images that the model names rightly."""
-    import torch
-
-    @torch.no_grad()
-    def accuracy() -> float:
-        model.eval()
-        pairs = zip(*(torch.split(tensor, _TEST_BATCH) for tensor in data), strict=True)
-        right = sum(int((model(images).argmax(dim=1) == labels).sum()) for images, labels in pairs)
-        model.train()
-        return right / len(data[1])
-
-    return accuracy
+def _samples(part: Part, batch_size: int, device: str) -> Samples:
+    images, labels = _on_device(part, device)
+    return Samples(len(labels), batch_size, lambda chosen: (images[chosen], labels[chosen]))
