@@ -68,9 +68,14 @@ def _allowed(key: str, request: Request) -> int:
 def searched(request: Request) -> list[str]:
     """The options that are to be as large as fits. Of a suite, as its workloads have them: nothing is known of those
     here."""
-    known = is_function(request.target) or request.target in catalogue.names("workload")
-    types = _types(request.target, request.update) if known and request.update in catalogue.names("update") else {}
+    types = _types_asked_for(request)
     return [key for key, value in request.options.items() if is_searched(key, value, types)]
+
+
+def _types_asked_for(request: Request) -> dict[str, Any]:
+    """Empty where the target is a suite, or unknown."""
+    known = is_function(request.target) or request.target in catalogue.names("workload")
+    return _types(request.target, request.update) if known and request.update in catalogue.names("update") else {}
 
 
 def require_searched(request: Request) -> None:
@@ -79,6 +84,9 @@ def require_searched(request: Request) -> None:
     if len(found) > 1:
         raise BadValue(f"one option can be '{LARGEST}', not both {' and '.join(found[:2])}", key=f"set.{found[1]}")
     if request.memory_bytes is not None and not found and not _suite_searches(request.target):
+        for key, wanted in _types_asked_for(request).items():
+            if request.options.get(key) == LARGEST:
+                converted(LARGEST, wanted, key)  # where it is no value of that option, this is what is wrong
         raise UsageError(
             f"--memory is what an option set to '{LARGEST}' may fill; add --set KEY={LARGEST}", key="memory"
         )

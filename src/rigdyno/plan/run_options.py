@@ -110,7 +110,7 @@ RUN_OPTIONS = (
     RunOption(
         name="memory",
         kind=SIZE,
-        help="What an option set to 'largest' may fill, or the suite privacy: 8GB, or epyc7763 (8 GB), v100 (16), a100 (40).",
+        help="What an option set to 'largest' may fill, or suite privacy: 8GB; epyc7763 (8 GB), v100 (16), a100 (40).",
         metavar="SIZE",
         field="memory_bytes",
     ),
