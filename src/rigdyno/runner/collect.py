@@ -57,7 +57,6 @@ def record_of(
     first = reports[0] if reports else None
     starts = [report.start_seconds for report in reports if report.start_seconds is not None]
     peaks = [report.peak_memory_bytes for report in reports if report.peak_memory_bytes is not None]
-    seen = [size for size in (sum(peaks), left.peak_bytes) if size]  # by the ranks, and from outside
     return RunRecord(
         benchmark_version=benchmark_version(cell.spec),
         rigdyno_version=__version__,
@@ -80,7 +79,7 @@ def record_of(
         exit_codes={ended.participant or LAUNCHER: ended.code for ended in left.exits},
         clocks=tuple(left.clocks),
         nodes=tuple(left.nodes),
-        peak_memory_bytes=max(seen, default=None),
+        peak_memory_bytes=sum(peaks) if peaks else left.peak_bytes,
         device_memory=fullest(report.device_memory for report in reports),
         files=files,
     )

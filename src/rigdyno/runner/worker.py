@@ -87,10 +87,14 @@ class Worker:
     device_memory: DeviceMemory | None = None
     budget: Budget = field(default_factory=Budget)  # as it is known once all is built
     tree_bytes: int | None = None  # the peak of this process and of those that it started
+    over: bool = False  # whether the last step is done
     crowded: CrowdedWorkload | None = None  # as a search tries it
 
     @property
     def peak_bytes(self) -> int | None:
+        """Of the steps alone where it is about what fits: an accuracy or an epsilon comes when they are over."""
+        if self.allowed_bytes is not None and self.tree_bytes is not None:
+            return self.tree_bytes
         known = [size for size in (peak_memory_bytes(), self.tree_bytes) if size is not None]
         return max(known, default=None)
 
@@ -187,7 +191,7 @@ class Worker:
             agree=collective.agree if self.place.world_size > 1 else None,
             settled=settled_so_far,
             warmed_up=self._warmed_up,
-            flushed=self._flush_phases,
+            flushed=self._flushed,
             ended=self._look_at_memory,
         )
 
@@ -203,14 +207,23 @@ class Worker:
         """Behind the last step: what is computed afterwards, such as an accuracy, is no part of it. Processes that
         load its data are still there."""
         self.device_memory = memory_of(self._known_framework, self.place.all_devices)
-        self.tree_bytes = tree_memory_bytes(os.getpid(), peak=True)
+        self._look_at_tree()
+        self.over = True
+
+    def _look_at_tree(self) -> None:
+        seen = tree_memory_bytes(os.getpid(), peak=True)
+        if seen is not None:
+            self.tree_bytes = max(seen, self.tree_bytes or 0)
 
     def _warmed_up(self) -> None:
         self.phase = "measure"
 
-    def _flush_phases(self) -> None:
+    def _flushed(self) -> None:
+        """Between two steps, twice a second. Processes that it started may be gone when the steps are over."""
         if self.phases is not None:
             self.phases.flush()
+        if self.allowed_bytes is not None and not self.over:
+            self._look_at_tree()
 
 
 def _facts(built: Steps | Training, unit: str, ranks: int) -> Facts:

@@ -59,9 +59,7 @@ class TestMemory:
         with pytest.raises(UsageError, match=r"3\.00 GB are free here: say what may be filled with --memory"):
             planned(memory_bytes=None, resources=Resources(available_bytes=3 * GB))
 
-    @pytest.mark.parametrize(
-        ("text", "size"), [("epyc7763", 8), ("V100", 16), ("a100", 40), ("0.5GB", 0.5)]
-    )
+    @pytest.mark.parametrize(("text", "size"), [("epyc7763", 8), ("V100", 16), ("a100", 40), ("0.5GB", 0.5)])
     def test_machines_of_the_document_by_their_names(self, text, size):
         request = from_flags({"target": "mnist_cnn", "memory": text, "set": ("batch_size=largest",)})
         assert request.memory_bytes == size * GB
