@@ -128,6 +128,27 @@ class MadeUpSteps:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MadeUpBatches(MadeUpSteps):
+    """Fills a made-up device"""
+
+    small: ClassVar[Options] = {}
+
+    batch: int = 1
+
+    def build(self, place: Place) -> Steps:
+        import made_up
+
+        made_up.allocate(1000)
+
+        def step() -> None:
+            made_up.allocate(20 * self.batch)
+            made_up.launch(0.001)
+            made_up.allocate(-20 * self.batch)
+
+        return Steps(kinds={"step": step}, items_per_step=self.batch)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MadeUpTraining(MadeUpSteps):
     """Would train, if there were an update"""
 

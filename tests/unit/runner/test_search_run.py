@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from numbers_in_views import complaints
+from rigdyno.analyse.compare import Sides, compare
 from rigdyno.analyse.matching import name_of
 from rigdyno.api import Run
 from rigdyno.commands._shared import exit_code
@@ -285,3 +287,79 @@ def test_every_cell_of_a_search_is_told_what_it_may_fill(a_run):
     cells = [msgspec.json.decode(path.read_bytes()) for path in folder.path.glob("cells/*/spec.json")]
     assert len(cells) > 4
     assert {each["allowed_bytes"] for each in cells} == {ALLOWED}
+
+
+class TestWhatIsSaid:
+    @pytest.fixture
+    def view(self, a_run):
+        private = msgspec.structs.replace(a_cell().spec, update="dp_fast")
+        cells = [
+            a_cell(name=f"{number:02d}-{spec.update}", spec=msgspec.structs.replace(spec, share=share))
+            for number, (spec, share) in enumerate(
+                [(spec, share) for spec in (a_cell().spec, private) for share in (1.0, 0.5)], start=1
+            )
+        ]
+        folder = a_run(*cells)
+        sessions = Scripted(line)
+        sessions.facts = Facts(unit="image", epoch_items=1000, settled={"physical_batch": 60})
+        Orchestrator(folder, folder.head(), Silent(), sessions, ManualClock()).run()
+        return Run(folder, folder.head()).view()
+
+    def test_the_first_table_has_a_row_for_each_update(self, view):
+        table = view.tables[0]
+        assert table.title == "What fits into 500 MB, cpu"
+        assert [row.entries["what"].text for row in table.rows] == ["plain", "dp_fast"]
+        assert [row.entries["largest"].value for row in table.rows] == [52, 52]
+        assert [row.entries["physical"].value for row in table.rows] == [60, 60]
+        assert all(row.entries["memory"].value == 464 * MB for row in table.rows)
+        # steps of 3 ms do one item each in the script: an epoch of 1000 takes 3 s
+        assert table.rows[0].entries["pace"].value == pytest.approx(3.0)
+
+    def test_the_tries_are_told_one_by_one(self, view):
+        table = next(table for table in view.tables if table.title == "The tries")
+        assert table.rows[0].entries["value"].value == 1
+        assert {row.entries["ended"].text for row in table.rows} == {"fits", "fits, with more steps"}
+        assert table.notes[0] == "plain: 100 MB, and 7.00 MB a sample, by the line through its tries"
+
+    def test_the_figure_has_the_wall_and_the_fitted_line(self, view):
+        memory, epoch = view.figures[:2]
+        roles = [(series.name, series.role) for series in memory.series]
+        assert roles == [
+            ("plain", "measured"),
+            ("dp_fast", "measured"),
+            ("the wall", "limit"),
+            ("plain, fitted", "predicted"),
+            ("dp_fast, fitted", "predicted"),
+        ]
+        wall = next(series for series in memory.series if series.role == "limit")
+        assert {each.value for each in wall.data} == {500e6}
+        assert [each.x for each in next(epoch.series).data] == [26, 52]
+        assert epoch.key == "epoch-by-batch"
+
+    def test_a_sentence_says_what_was_found_and_which_size_is_quickest(self, view):
+        assert view.closing[0].startswith("plain: batch_size 52 fits into 500 MB, found in ")
+        assert "quick" in view.closing[0]
+
+    def test_no_number_is_a_text(self, view):
+        assert complaints(msgspec.to_builtins(view)) == []
+
+
+def test_where_nothing_fits_the_table_says_what_it_takes(a_run):
+    folder = a_run()
+    go_on(folder, lambda value, cell: (Completed(), 600 * MB))
+    [row] = Run(folder, folder.head()).view().tables[0].rows
+    assert row.status == "SKIPPED"
+    assert row.entries["largest"].reason == "even batch_size=1 takes 600 MB, which doesn't fit into 500 MB"
+
+
+def test_two_runs_that_came_to_other_values_are_compared_under_the_rule(a_run):
+    found = []
+    for each in (7 * MB, 9 * MB):
+        folder = a_run()
+        go_on(folder, lambda value, cell, each=each: (Completed(), 100 * MB + each * value))
+        found.append(Run(folder, folder.head()).measurements)
+    [compared] = compare(*found, Sides("old", "new"))
+    assert compared.what == "mnist_cnn learning_rate=0.1 batch_size=largest in 500 MB"
+    assert any("batch_size" in each for each in compared.differences)
+    [same] = compare(found[0], found[0], Sides("old", "new"))
+    assert "batch_size=52 (largest in 500 MB)" in same.what
