@@ -61,13 +61,14 @@ class EngineUpdate(PrivateUpdate):
         """With Poisson batches where there is a data set, and else with the workload's own."""
         from rigdyno.engines.dp import GivenBatches
 
+        noise = self.noise(training)
         if training.samples is None:
             given = GivenBatches(*looked_ahead(training.batches))
             engine.make_private_with_batches(
                 module=training.model,
                 optimizer=optimizer,
                 batches=given,
-                noise_multiplier=self.noise_multiplier,
+                noise_multiplier=noise,
                 max_grad_norm=self.max_grad_norm,
             )
             training.batches, training.notes = iter(given), (*training.notes, NO_EPSILON)
@@ -77,9 +78,9 @@ class EngineUpdate(PrivateUpdate):
             module=training.model,
             optimizer=optimizer,
             data_loader=loader_of(training.samples, place),
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=noise,
             max_grad_norm=self.max_grad_norm,
         )
         samples = training.samples
         training.batches, training.epsilon = endless(drawn), lambda: engine.get_epsilon(self.delta)
-        training.epoch_epsilon = lambda: self.epoch_epsilon(samples)
+        training.epoch_epsilon = lambda: self.epoch_epsilon(samples, noise)
