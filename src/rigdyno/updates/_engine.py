@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class EngineUpdate(PrivateUpdate):
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("dp_accounting", extra="private"))
 
+    ledger: str = ""  # a file that counts over several runs: what was spent before a kill stays counted
+
     def engine(self) -> PrivacyEngine:
         raise NotImplementedError
 
@@ -39,9 +41,9 @@ class EngineUpdate(PrivateUpdate):
 
         model = self.network(training)
         optimizer = training.optimizer(list(model.parameters()))
-        engine = self.engine()
         refusals = (BadSetting, MixesSamples, Unprotected)
         try:
+            engine = self.engine()
             self._make_private(engine, training, optimizer, place)
         except refusals as error:
             raise refused(error, model) from error
