@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rigdyno.contracts import CannotRun, Samples, Validation
+from rigdyno.contracts import CannotRun, Place, Samples, Validation
 from rigdyno.errors import BadValue
 from rigdyno.workloads._labelled import orders
 from rigdyno.workloads._options import number_between, whole_number
@@ -85,7 +85,9 @@ def check_until(until: float, validation: int) -> None:
         raise BadValue("until needs images that decide: set validation, e.g. validation=5000", key="set.until")
 
 
-def validation_of(model: torch.nn.Module, samples: Samples, until: float) -> Validation | None:
+def validation_of(model: torch.nn.Module, samples: Samples, until: float, place: Place) -> Validation | None:
+    if until and place.world_size > 1:
+        raise CannotRun("until is for one process: ranks would have to agree when it is enough")
     return Validation(accuracy_of(model, samples), until, LOOK_EVERY) if until else None
 
 

@@ -124,7 +124,7 @@ class EfficientNetCifar100:
             batches=shuffled(samples, place.seed + place.rank),
             samples=samples,
             accuracy=accuracy_of(model, test) if test.count else None,
-            validation=validation_of(model, self._samples(kept_apart, _TEST_BATCH, place.device), self.until),
+            validation=validation_of(model, self._samples(kept_apart, _TEST_BATCH, place.device), self.until, place),
             per_item={"flop": self._flop()},
             settled={"parameters": sum(each.numel() for each in model.parameters()), "samples": samples.count},
             phases=True,

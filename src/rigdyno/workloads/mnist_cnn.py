@@ -86,7 +86,7 @@ class MnistCnn:
             batches=shuffled(samples, place.seed + place.rank),
             samples=samples,
             accuracy=accuracy_of(model, _samples(source.test, _TEST_BATCH, place.device)),
-            validation=validation_of(model, _samples(kept_apart, _TEST_BATCH, place.device), self.until),
+            validation=validation_of(model, _samples(kept_apart, _TEST_BATCH, place.device), self.until, place),
             settled={"parameters": _mnist.count([each.shape for each in model.parameters()]), "samples": samples.count},
             notes=source.notes,
         )

@@ -1,12 +1,12 @@
-"""The auditor as a workload: it leaves a right claim alone, and refutes one of twice the noise, for any private update."""
+"""The auditor as a workload: it leaves a right claim alone, and refutes a wrong one, for any private update."""
 
 import pytest
 
 pytest.importorskip("dp_accounting")
 
-from rigdyno.contracts import Place  # noqa: E402
-from rigdyno.engines.dp import Spent, epsilon  # noqa: E402
-from rigdyno.workloads.dp_audit import RATE, STEPS, DpAudit  # noqa: E402
+from rigdyno.contracts import Place
+from rigdyno.engines.dp import Spent, epsilon
+from rigdyno.workloads.dp_audit import RATE, STEPS, DpAudit
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 HERE = Place(device="cpu", seed=3)
