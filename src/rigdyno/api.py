@@ -312,6 +312,7 @@ def run(
     framework: str | Sequence[str] | None = None,
     beside: str | None = None,
     workload: str | None = None,
+    until: str | None = None,
     audit: bool = False,
     nodes: int | None = None,
     hosts: str | Sequence[str] | None = None,

@@ -103,6 +103,15 @@ class Samples:
     pick: Callable[[Sequence[int]], tuple[Any, Any]]  # samples by their numbers, maybe none -> inputs and targets
 
 
+@dataclass(frozen=True)
+class Validation:
+    """When to stop: at an accuracy on images that are neither trained on nor tested with, which count as public."""
+
+    accuracy: Callable[[], float]
+    wanted: float  # it ends there
+    every: int  # steps between two looks
+
+
 @dataclass(kw_only=True)
 class Training:
     """A model and its data, for an update to train and an arrangement to share out.
@@ -116,6 +125,7 @@ class Training:
     batches: Iterator[tuple[Any, Any]]  # endless
     samples: Samples | None = None  # None: a stream, or batches without a data set of known size
     accuracy: Callable[[], float | None] | None = None
+    validation: Validation | None = None  # None: it ends with its budget alone
     epsilon: Callable[[], float] | None = None  # what all steps together cost, asked when all is over
     epoch_epsilon: Callable[[], float] | None = None  # what one epoch costs by itself, asked when all is over
     per_item: Mapping[str, float] = field(default_factory=dict)
@@ -402,6 +412,7 @@ class SuiteRequest:
     workload: str | None = None  # FILE.py:FUNCTION of a user's own training, for a suite that takes one
     audit: bool = False  # whether private updates are held against the auditor
     until: float | None = None  # the accuracy to which each update trains
+    data: str | None = None  # a folder with a data set, where options name one
     cheap: bool = False  # several suites share the time: of searches and of peers that take long, the short form only
 
 

@@ -108,18 +108,8 @@ def test_a_loop_of_ones_own_waits_for_its_device_too(tmp_path):
 
 def test_the_largest_batch_is_found_by_the_limit_of_its_allocator(tmp_path):
     """A device of 5000 bytes that may fill 3000: 100 batches of 20 beside the 1000 that are always there."""
-    answer = rigdyno(
-        "fit",
-        "made_up_batches",
-        "--device",
-        "dream",
-        "--memory",
-        "3000B",
-        "--sizes",
-        "2",
-        cwd=tmp_path,
-        PYTHONPATH=PACKAGE,
-    )
+    what = ("made_up_batches", "--device", "dream", "--memory", "3000B", "--sizes", "2")
+    answer = rigdyno("fit", *what, cwd=tmp_path, PYTHONPATH=PACKAGE)
     assert answer.returncode == 0, answer.stderr
     kept = records(only_run(tmp_path))
     tries = [record for record in kept if record.attempt_of is not None]

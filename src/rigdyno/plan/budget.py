@@ -101,7 +101,7 @@ def _factor(shares: Sequence[Share], left: float) -> float:
 
 def _with_seconds(share: Share, factor: float) -> Wanted:
     spec = share.wanted.spec
-    seconds = max(share.least, round(share.asked * factor, 2))
+    seconds = max(share.least, math.floor(round(100 * share.asked * factor, 6)) / 100)  # never more than there is
     budget = msgspec.structs.replace(spec.budget, seconds=seconds)
     most = max(share.wanted.most, share.wanted.repeat)  # starts are quicker than planned where nothing else runs
     return replace(share.wanted, spec=msgspec.structs.replace(spec, budget=budget), repeat=share.repeat, most=most)

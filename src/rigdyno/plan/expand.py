@@ -241,6 +241,8 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             memory_bytes=request.memory_bytes,
             workload=request.workload,
             audit=request.audit,
+            until=request.until,
+            data=str(request.options["data"]) if request.options.get("data") else None,
             cheap=request.cheap,
         )
     )
@@ -258,6 +260,7 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
 
 OF_SOME_SUITES = {
     "cards": "cluster", "framework": "cluster", "beside": "cluster", "workload": "privacy", "audit": "privacy",
+    "until": "privacy",
 }  # fmt: skip
 
 
@@ -279,7 +282,7 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
 
 
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
-    changes: dict[str, Any] = {"seed": request.seed, "threads": request.threads or spec.threads}
+    changes: dict[str, Any] = {"seed": request.seed + spec.seed, "threads": request.threads or spec.threads}
     changes["launcher"] = _launcher(request, spec.launcher, spec.nodes)
     if request.steps is not None and not spec.budget.is_job:
         changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)

@@ -10,6 +10,7 @@ from typing import Any
 from rigdyno.errors import BadValue
 from rigdyno.launchers._children import SECRET_VARIABLE
 from rigdyno.plan.values import (
+    ACCURACY,
     COUNTS,
     DURATION,
     HOSTS,
@@ -200,6 +201,12 @@ RUN_OPTIONS = (
         kind=TEXT,
         help="For the suite privacy: your own training, a function that gives model, loss, optimizer and batches.",
         metavar="FILE.py:FUNCTION",
+    ),
+    RunOption(
+        name="until",
+        kind=ACCURACY,
+        help="For the suite privacy: train each update to this accuracy, and tell what that took.",
+        metavar="accuracy=SHARE",
     ),
     RunOption(name="audit", kind=SWITCH, help="For the suite privacy: hold each private update against the auditor."),
     RunOption(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -185,6 +186,19 @@ def _counts(value: Any, called: str) -> tuple[int, ...]:
     return tuple(sorted(set(value)))
 
 
+def _accuracy(value: Any, called: str) -> float:
+    """accuracy=0.80; the word is there because other ends may come."""
+    name, _, figure = str(value).partition("=")
+    try:
+        share = float(figure)
+    except ValueError:
+        share = math.nan
+    if name.strip() != "accuracy" or not 0 < share < 1:
+        raise _wrong(called, ACCURACY, value)
+    return share
+
+
+ACCURACY = ValueKind('an accuracy between 0 and 1 such as "accuracy=0.80"', _accuracy, _accuracy)
 WHOLE = ValueKind("a whole number", _whole_from_text, _whole)
 TEXT = ValueKind("text in quotes", _text, _text)
 SWITCH = ValueKind("true or false", _switch, _switch)

@@ -36,6 +36,9 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_seconds: float | None = None  # that finding the accuracy took
     epsilon: float | None = None
     epoch_epsilon: float | None = None  # of one epoch by itself, which an extrapolated time is about
+    reached: bool | None = None  # the accuracy that was wanted, on validation images; None: none was
+    trained_seconds: float | None = None  # until then, without the looks at validation images
+    trained_steps: int | None = None
     shown_epsilon: float | None = None  # by an audit: the true one is this or more
 
 

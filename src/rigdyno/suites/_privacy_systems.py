@@ -78,7 +78,7 @@ NO_REMOTE = "no remote trainer in this version"
 NO_ENCLAVE = "no remote trainer in an enclave in this version"
 
 SYSTEMS = (
-    System(name="PyTorch", protection=PLAIN, published="pytorch", options=_plain("batch")),
+    System(name="PyTorch", protection=PLAIN, published="pytorch", options=_plain("batch"), cost="full"),
     System(name="PyTorch, channels last", protection=PLAIN, options=_plain("batch", channels_last=True), cost="always"),
     System(
         name="PyTorch, compiled",

@@ -138,7 +138,7 @@ def _row(found: Shown, system: System, each: Measurement) -> Row:
         "protected": Text(text=system.protection.label),
         "seconds": epoch_seconds(each),
         "ratio": ratio(found, each),
-        "epsilon": _epsilon(each),
+        **({} if each.spec.update == "plain" else {"epsilon": _epsilon(each)}),
     }
     batch = each.spec.options.get(BATCH)
     if isinstance(batch, int):
@@ -186,8 +186,6 @@ def epsilon_of(each: Measurement) -> float | None:
 
 
 def _epsilon(each: Measurement) -> Entry:
-    if each.spec.update == "plain":
-        return Text(text="none")
     found = epsilon_of(each)
     if found is None or not math.isfinite(found):
         return Missing(reason=each.why_missing() if not each.kinds else "no data set of known size, or no accountant")

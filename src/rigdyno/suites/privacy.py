@@ -15,6 +15,7 @@ from rigdyno.schema.view import Presentation
 from rigdyno.suites import _privacy_audit as audits
 from rigdyno.suites import _privacy_figures as figures
 from rigdyno.suites import _privacy_tables as tables
+from rigdyno.suites import _privacy_until as until
 from rigdyno.suites import _privacy_words as words
 from rigdyno.suites._privacy_systems import BATCH, EFFICIENTNET, OWN, System, wanted
 
@@ -31,12 +32,14 @@ class Privacy:
     """EfficientNet-B0 on CIFAR-100, plain and under each DP engine, at the largest batch that fits"""
 
     excerpt: ClassVar[bool] = False
-    takes: ClassVar[tuple[str, ...]] = ("memory", "workload", "audit")
+    takes: ClassVar[tuple[str, ...]] = ("memory", "workload", "audit", "until")
 
     def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
         if request.soak_seconds is not None:
             instead = "`rigdyno run efficientnet_cifar100 --update dp_fast --soak 10m`"
             raise UsageError(f"the privacy suite has no soak; try {instead}", key="soak")
+        if request.until is not None:
+            return _until(request)
         workload = OWN if request.workload else EFFICIENTNET
         asked = wanted(workload, full=request.full, cheap=request.cheap)
         specs = [_spec(request, system, workload) for system in asked]
@@ -44,6 +47,13 @@ class Privacy:
         return [Wanted(spec, request.repeat or 1, request.repeat or 1) for spec in (*specs, *audited)]
 
     def present(self, measurements: Sequence[Measurement]) -> Presentation:
+        if until.is_asked(measurements):
+            return Presentation(
+                title="privacy: what it costs at equal utility",
+                tables=tuple(until.tables(measurements)),
+                figures=until.figures(measurements),
+                closing=until.closing(measurements),
+            )
         shown = tables.shown(measurements)
         found = (tables.measured(shown), audits.table(measurements), *tables.published())
         return Presentation(
@@ -54,6 +64,14 @@ class Privacy:
             standing=words.introduction(shown),
             closing=words.closing(shown),
         )
+
+
+def _until(request: SuiteRequest) -> Sequence[Wanted]:
+    for name in ("memory_bytes", "workload", "audit", "full"):
+        if getattr(request, name):
+            flag = name.partition("_")[0]
+            raise UsageError(f"--until has its own data, batches and length: leave out --{flag}", key=flag)
+    return until.cells(request)
 
 
 def _spec(request: SuiteRequest, system: System, workload: str) -> RunSpec:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class EngineUpdate(PrivateUpdate):
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("dp_accounting", extra="private"))
 
+    ledger: str = ""  # a file that counts over several runs: what was spent before a kill stays counted
+
     def engine(self) -> PrivacyEngine:
         raise NotImplementedError
 
@@ -39,9 +41,9 @@ class EngineUpdate(PrivateUpdate):
 
         model = self.network(training)
         optimizer = training.optimizer(list(model.parameters()))
-        engine = self.engine()
         refusals = (BadSetting, MixesSamples, Unprotected)
         try:
+            engine = self.engine()
             self._make_private(engine, training, optimizer, place)
         except refusals as error:
             raise refused(error, model) from error
@@ -61,13 +63,14 @@ class EngineUpdate(PrivateUpdate):
         """With Poisson batches where there is a data set, and else with the workload's own."""
         from rigdyno.engines.dp import GivenBatches
 
+        noise = self.noise(training)
         if training.samples is None:
             given = GivenBatches(*looked_ahead(training.batches))
             engine.make_private_with_batches(
                 module=training.model,
                 optimizer=optimizer,
                 batches=given,
-                noise_multiplier=self.noise_multiplier,
+                noise_multiplier=noise,
                 max_grad_norm=self.max_grad_norm,
             )
             training.batches, training.notes = iter(given), (*training.notes, NO_EPSILON)
@@ -77,9 +80,9 @@ class EngineUpdate(PrivateUpdate):
             module=training.model,
             optimizer=optimizer,
             data_loader=loader_of(training.samples, place),
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=noise,
             max_grad_norm=self.max_grad_norm,
         )
         samples = training.samples
         training.batches, training.epsilon = endless(drawn), lambda: engine.get_epsilon(self.delta)
-        training.epoch_epsilon = lambda: self.epoch_epsilon(samples)
+        training.epoch_epsilon = lambda: self.epoch_epsilon(samples, noise)

@@ -22,4 +22,4 @@ class DpExpanded(EngineUpdate):
     def engine(self) -> PrivacyEngine:
         from rigdyno.engines.dp import PrivacyEngine
 
-        return PrivacyEngine(expanded=True)
+        return PrivacyEngine(expanded=True, ledger=self.ledger or None)

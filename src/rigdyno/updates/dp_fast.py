@@ -22,4 +22,4 @@ class DpFast(EngineUpdate):
     def engine(self) -> PrivacyEngine:
         from rigdyno.engines.dp import PrivacyEngine
 
-        return PrivacyEngine(secure=self.secure)
+        return PrivacyEngine(secure=self.secure, ledger=self.ledger or None)

@@ -54,31 +54,32 @@ class DpOpacus(PrivateUpdate):
         accountant = _Accountant()
         wrapped = self._wrapped(model)
         batch_size, sample_rate = self._draw(training, place)
-        optimizer = self._optimizer(training, place, batch_size)
+        noise = self.noise(training)
+        optimizer = self._optimizer(training, place, batch_size, noise)
         if sample_rate is not None:
             optimizer.attach_step_hook(accountant.hook(sample_rate))
             training.epsilon = lambda: accountant.epsilon(self.delta)
-            training.epoch_epsilon = self._of_an_epoch(training)
+            training.epoch_epsilon = self._of_an_epoch(training, noise)
         step = self._step(training, wrapped, optimizer)
         return _or_noise_alone(step, model, optimizer)
 
-    def _of_an_epoch(self, training: Training) -> Callable[[], float] | None:
+    def _of_an_epoch(self, training: Training, noise: float) -> Callable[[], float] | None:
         """Where our accountant is installed, which is that of the others too."""
         import importlib.util
 
         samples = training.samples
         if samples is None or importlib.util.find_spec("dp_accounting") is None:
             return None
-        return lambda: self.epoch_epsilon(samples)
+        return lambda: self.epoch_epsilon(samples, noise)
 
-    def _optimizer(self, training: Training, place: Place, batch_size: int) -> Any:
+    def _optimizer(self, training: Training, place: Place, batch_size: int, noise: float) -> Any:
         import torch
         from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
         kind = DPOptimizerFastGradientClipping if self.mode == "ghost" else DPOptimizer
         return kind(
             training.optimizer(list(training.model.parameters())),
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=noise,
             max_grad_norm=self.max_grad_norm,
             expected_batch_size=batch_size,
             generator=torch.Generator(place.device).manual_seed(place.seed),

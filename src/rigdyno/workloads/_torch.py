@@ -7,8 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rigdyno.contracts import CannotRun, Samples
+from rigdyno.contracts import CannotRun, Place, Samples, Validation
+from rigdyno.errors import BadValue
 from rigdyno.workloads._labelled import orders
+from rigdyno.workloads._options import number_between, whole_number
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +73,22 @@ def load_weights(
     except (OSError, RuntimeError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
         first = str(error).strip().partition("\n")[0]
         raise CannotRun(f"{path} holds no weights of this network: {first}") from error
+
+
+LOOK_EVERY = 25  # steps, between two looks at validation images
+
+
+def check_until(until: float, validation: int) -> None:
+    number_between("until", until, 0, 1)
+    whole_number("validation", validation, 0)
+    if until and not validation:
+        raise BadValue("until needs images that decide: set validation, e.g. validation=5000", key="set.until")
+
+
+def validation_of(model: torch.nn.Module, samples: Samples, until: float, place: Place) -> Validation | None:
+    if until and place.world_size > 1:
+        raise CannotRun("until is for one process: ranks would have to agree when it is enough")
+    return Validation(accuracy_of(model, samples), until, LOOK_EVERY) if until else None
 
 
 def shuffled(samples: Samples, seed: int) -> Iterator[tuple[Any, Any]]:

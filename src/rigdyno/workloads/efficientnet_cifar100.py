@@ -17,10 +17,12 @@ from rigdyno.workloads._torch import (
     IMPORT_BYTES,
     IMPORT_SECONDS,
     accuracy_of,
+    check_until,
     forward_flop,
     is_host,
     load_weights,
     shuffled,
+    validation_of,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ class EfficientNetCifar100:
     weights: str = ""  # a state-dict file with torchvision's names; empty: random weights
     freeze: Freeze = "none"  # backbone: only the classifier learns
     data: str = ""  # a folder with CIFAR-100, python or binary version; empty: synthetic images
+    until: float = 0.0  # the accuracy on validation images to stop at; 0: it ends with its budget
+    validation: int = 0  # of the training images, kept apart for that
     test_images: int = 0  # that tell the accuracy when all is over; 0: nobody asks for it
 
     def __post_init__(self) -> None:
@@ -78,6 +82,7 @@ class EfficientNetCifar100:
         text("weights", self.weights)
         one_of("freeze", self.freeze, get_args(Freeze))
         text("data", self.data)
+        check_until(self.until, self.validation)
         whole_number("test_images", self.test_images, 0)
 
     def refuses(self, system: System, device: str) -> str | None:
@@ -105,7 +110,8 @@ class EfficientNetCifar100:
         import torch
 
         source = _cifar.opened(self.data, place.seed, self.test_images)
-        mine = share_of(source.train, place, self.batch_size)
+        kept_apart, train = source.train.first(self.validation), source.train.behind(self.validation)
+        mine = share_of(train, place, self.batch_size)
         torch.manual_seed(place.seed)  # every rank begins with the same parameters
         model, of_weights = self._model(place.device)
         torch.manual_seed(place.seed + place.rank)  # but drops out on its own
@@ -118,6 +124,7 @@ class EfficientNetCifar100:
             batches=shuffled(samples, place.seed + place.rank),
             samples=samples,
             accuracy=accuracy_of(model, test) if test.count else None,
+            validation=validation_of(model, self._samples(kept_apart, _TEST_BATCH, place.device), self.until, place),
             per_item={"flop": self._flop()},
             settled={"parameters": sum(each.numel() for each in model.parameters()), "samples": samples.count},
             phases=True,

@@ -11,7 +11,14 @@ from rigdyno.schema.system import System
 from rigdyno.workloads import _mnist
 from rigdyno.workloads._labelled import Part, share_of
 from rigdyno.workloads._options import number_between, text, whole_number
-from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, accuracy_of, shuffled
+from rigdyno.workloads._torch import (
+    IMPORT_BYTES,
+    IMPORT_SECONDS,
+    accuracy_of,
+    check_until,
+    shuffled,
+    validation_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -34,12 +41,17 @@ class MnistCnn:
     batch_size: int = 64
     learning_rate: float = 0.01
     momentum: float = 0.5
+    dropout: float = 0.5
+    until: float = 0.0  # the accuracy on validation images to stop at; 0: it ends with its budget
+    validation: int = 0  # of the training images, kept apart for that
     data: str = ""  # a folder with MNIST's idx files, or 'fashion' (Debian's Fashion-MNIST); empty: synthetic images
 
     def __post_init__(self) -> None:
         whole_number("batch_size", self.batch_size)
         number_between("learning_rate", self.learning_rate, 0, 1000)
         number_between("momentum", self.momentum, 0, 1)
+        number_between("dropout", self.dropout, 0, 1)
+        check_until(self.until, self.validation)
         text("data", self.data)
 
     def refuses(self, system: System, device: str) -> str | None:
@@ -61,9 +73,10 @@ class MnistCnn:
         import torch
 
         source = _mnist.opened(self.data, place.seed)
-        mine = share_of(source.train, place, self.batch_size)
+        kept_apart, train = source.train.first(self.validation), source.train.behind(self.validation)
+        mine = share_of(train, place, self.batch_size)
         torch.manual_seed(place.seed)  # every rank begins with the same parameters
-        model = _network().to(place.device)
+        model = _network(self.dropout).to(place.device)
         torch.manual_seed(place.seed + place.rank)  # but drops out on its own
         samples = _samples(mine, self.batch_size, place.device)
         return Training(
@@ -73,7 +86,8 @@ class MnistCnn:
             batches=shuffled(samples, place.seed + place.rank),
             samples=samples,
             accuracy=accuracy_of(model, _samples(source.test, _TEST_BATCH, place.device)),
-            settled={"parameters": _mnist.count([each.shape for each in model.parameters()])},
+            validation=validation_of(model, _samples(kept_apart, _TEST_BATCH, place.device), self.until, place),
+            settled={"parameters": _mnist.count([each.shape for each in model.parameters()]), "samples": samples.count},
             notes=source.notes,
         )
 
@@ -83,7 +97,7 @@ class MnistCnn:
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
 
-def _network() -> torch.nn.Module:
+def _network(dropout: float = 0.5) -> torch.nn.Module:
     from torch import nn
 
     return nn.Sequential(
@@ -91,13 +105,13 @@ def _network() -> torch.nn.Module:
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Conv2d(10, 20, kernel_size=5),
-        nn.Dropout2d(),
+        nn.Dropout2d(dropout),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(320, 50),
         nn.ReLU(),
-        nn.Dropout(),
+        nn.Dropout(dropout),
         nn.Linear(50, _mnist.CLASSES),
         nn.LogSoftmax(dim=1),
     )

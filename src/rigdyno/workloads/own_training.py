@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rigdyno.contracts import CannotRun, Options, Place, Requirement, Samples, Training
+from rigdyno.schema.spec import Value
 from rigdyno.schema.system import System
 from rigdyno.workloads._function import check_arguments, found_in, imported
 from rigdyno.workloads._options import text, whole_number
@@ -82,13 +84,11 @@ class OwnTraining:
 
     def _called(self) -> Any:
         function = found_in(imported(Path(self.file)), self.function, self.file)
-        try:
-            return function(batch_size=self.batch_size)
-        except TypeError as error:
-            if "batch_size" not in str(error):
-                raise
-        check_arguments(function, {}, f"{self.function} in {self.file}")
-        return function()
+        parameters = inspect.signature(function).parameters.values()
+        takes = any(each.name == "batch_size" or each.kind is each.VAR_KEYWORD for each in parameters)
+        arguments: dict[str, Value] = {"batch_size": self.batch_size} if takes else {}
+        check_arguments(function, arguments, f"{self.function} in {self.file}")
+        return function(**arguments)
 
 
 def _parts(given: Any) -> tuple[Any, Callable[[Any, Any], Any], Any, Any]:
