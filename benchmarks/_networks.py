@@ -7,72 +7,15 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from rigdyno.engines.dp import replace_batch_norm
+from rigdyno.workloads._efficientnet import EfficientNetB0
 from rigdyno.workloads._resnet import Network as ResNet50
-
-# EfficientNet-B0 (Tan and Le, 2019): expansion, kernel, stride, outputs, blocks of each stage.
-STAGES = (
-    (1, 3, 1, 16, 1),
-    (6, 3, 2, 24, 2),
-    (6, 5, 2, 40, 2),
-    (6, 3, 2, 80, 3),
-    (6, 5, 1, 112, 3),
-    (6, 5, 2, 192, 4),
-    (6, 3, 1, 320, 1),
-)
-FIRST, LAST = 32, 1280
 
 DIFFERENT = 16  # samples of a data set
 
 
-def normed(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True):
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(outputs), *([nn.SiLU(inplace=True)] if active else []))
-
-
-class SqueezeExcitation(nn.Module):
-    def __init__(self, channels: int, squeezed: int) -> None:
-        super().__init__()
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc1 = nn.Conv2d(channels, squeezed, 1)
-        self.fc2 = nn.Conv2d(squeezed, channels, 1)
-        self.activation = nn.SiLU(inplace=True)
-        self.scale_activation = nn.Sigmoid()
-
-    def forward(self, maps: Tensor) -> Tensor:
-        return maps * self.scale_activation(self.fc2(self.activation(self.fc1(self.avgpool(maps)))))
-
-
-class MBConv(nn.Module):
-    def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
-        super().__init__()
-        wide = inputs * expansion
-        layers = [normed(inputs, wide, 1)] if expansion > 1 else []
-        layers += [normed(wide, wide, kernel, stride, wide), SqueezeExcitation(wide, max(1, inputs // 4))]
-        self.block = nn.Sequential(*layers, normed(wide, outputs, 1, active=False))
-        self.kept = stride == 1 and inputs == outputs
-
-    def forward(self, maps: Tensor) -> Tensor:
-        found = self.block(maps)
-        return found + maps if self.kept else found
-
-
-class EfficientNetB0(nn.Module):
-    """With torchvision's parameter names; without its stochastic depth and dropout, which would make steps differ."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        layers, inputs = [normed(3, FIRST, 3, 2)], FIRST
-        for expansion, kernel, stride, outputs, blocks in STAGES:
-            first = MBConv(inputs, outputs, expansion, kernel, stride)
-            rest = [MBConv(outputs, outputs, expansion, kernel, 1) for _ in range(blocks - 1)]
-            layers.append(nn.Sequential(first, *rest))
-            inputs = outputs
-        self.features = nn.Sequential(*layers, normed(inputs, LAST, 1))
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Sequential(nn.Dropout(0.0), nn.Linear(LAST, classes))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.classifier(self.avgpool(self.features(images)).flatten(1))
+def efficientnet_b0(classes: int) -> nn.Module:
+    """Without dropout and stochastic depth, which would make steps differ."""
+    return EfficientNetB0(classes, dropout=0.0, left_out=0.0)
 
 
 class Residual(nn.Module):
@@ -164,7 +107,7 @@ def network(name: str) -> nn.Module:
     """From the same weights each time, with GroupNorm in BatchNorm's place."""
     torch.manual_seed(0)
     makers = {
-        "efficientnet_b0": EfficientNetB0,
+        "efficientnet_b0": efficientnet_b0,
         "resnet18": resnet18,
         "resnet50": ResNet50,
         "vit": ViT,

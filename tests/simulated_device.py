@@ -102,6 +102,7 @@ class SimulatedTorch:
         self.module = SimpleNamespace(
             get_device_properties=self._properties,
             memory_reserved=lambda device: self.queue(device).peak,
+            set_per_process_memory_fraction=self._limit,
             **memory,
         )
         self.accelerator = SimpleNamespace(
@@ -144,6 +145,10 @@ class SimulatedTorch:
 
     def _peak(self, device: str) -> int:
         return self.queue(device).peak
+
+    def _limit(self, share: float, device: str) -> None:
+        assert 0 <= share <= 1
+        self.queue(device).memory_bytes = int(share * self.queue(device).memory_bytes)
 
     def _reset_peak(self, device: str) -> None:
         self.queue(device).peak = self.queue(device).allocated

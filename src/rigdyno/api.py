@@ -16,6 +16,7 @@ from typing import Literal
 
 from rigdyno import catalogue
 from rigdyno.analyse.answers import MARGIN
+from rigdyno.analyse.attempts import with_attempts
 from rigdyno.analyse.duel import duel_of
 from rigdyno.analyse.limits import held_against_limits
 from rigdyno.analyse.measure import CellData, measurements, without_idle
@@ -28,7 +29,8 @@ from rigdyno.plan.campaign import ALL
 from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
 from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one_configuration
 from rigdyno.plan.expand import expand, require_sense
-from rigdyno.plan.load import Request, from_python
+from rigdyno.plan.fit import FitRequest, expand_fit, require_sense_of_fit
+from rigdyno.plan.load import Request, from_python, placed
 from rigdyno.plan.preflight import look
 from rigdyno.plan.run_options import OF_DUEL, message_for_python
 from rigdyno.report.duel import duel_view, noise_sentence
@@ -81,7 +83,8 @@ class Run:
 
     @cached_property
     def measurements(self) -> list[Measurement]:
-        return figures([cell for cell in self.cells if cell.record.is_figure], self.warnings)
+        found = figures([cell for cell in self.cells if cell.record.is_figure], self.warnings)
+        return with_attempts(found, self.records)
 
     @cached_property
     def duel(self) -> Duel | None:
@@ -204,6 +207,12 @@ def prepare(request: Request) -> RunHead:
     return _head(lambda system, device: expand(request, system, device, look(system)))
 
 
+def prepare_fit(request: FitRequest) -> RunHead:
+    with placed(request.request.places):
+        require_sense_of_fit(request)
+    return _head(lambda system, device: expand_fit(request, system, device, look(system)))
+
+
 def prepare_duel(request: DuelRequest) -> RunHead:
     for arm in (request.a, request.b):
         require_one_configuration(arm)
@@ -302,6 +311,9 @@ def run(
     cards: Sequence[int] | None = None,
     framework: str | Sequence[str] | None = None,
     beside: str | None = None,
+    workload: str | None = None,
+    until: str | None = None,
+    audit: bool = False,
     nodes: int | None = None,
     hosts: str | Sequence[str] | None = None,
     remote_python: str | None = None,

@@ -29,21 +29,26 @@ class Verbs(click.Group):
     """One file in commands/ is one verb; it is imported when it is called."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
-        return list(catalogue.names("command"))
+        return _verbs()
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
-        if name not in catalogue.names("command"):
+        if name not in _verbs():
             return None
-        command: click.Command = catalogue.load("command", name)
+        command: click.Command = catalogue.load("command", name.replace("-", "_"))
         return command
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = arguments[0]
-        if name not in catalogue.names("command"):
-            raise click.UsageError(f"no command named '{name}'; {suggestion(name, catalogue.names('command'))}")
+        if name not in _verbs():
+            raise click.UsageError(f"no command named '{name}'; {suggestion(name, _verbs())}")
         return super().resolve_command(context, arguments)
+
+
+def _verbs() -> list[str]:
+    """As they are typed: plan_privacy.py is `plan-privacy`."""
+    return [name.replace("_", "-") for name in catalogue.names("command")]
 
 
 @click.group(cls=Verbs, invoke_without_command=True, epilog=EXAMPLES, context_settings={"max_content_width": 100})

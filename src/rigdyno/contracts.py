@@ -85,6 +85,7 @@ class Steps:
     settled: Mapping[str, Value] = field(default_factory=dict)
     notes: Sequence[str] = ()
     check: Callable[[], bool | None] | None = None  # the canary, asked when all is over
+    shown_epsilon: Callable[[], float | None] | None = None  # that an audit has shown, asked when all is over
 
 
 Mark = Callable[[str], None]  # what was done since the last mark was this phase (schema.samples.PHASES)
@@ -103,6 +104,15 @@ class Samples:
     pick: Callable[[Sequence[int]], tuple[Any, Any]]  # samples by their numbers, maybe none -> inputs and targets
 
 
+@dataclass(frozen=True)
+class Validation:
+    """When to stop: at an accuracy on images that are neither trained on nor tested with, which count as public."""
+
+    accuracy: Callable[[], float]
+    wanted: float  # it ends there
+    every: int  # steps between two looks
+
+
 @dataclass(kw_only=True)
 class Training:
     """A model and its data, for an update to train and an arrangement to share out.
@@ -116,8 +126,10 @@ class Training:
     batches: Iterator[tuple[Any, Any]]  # endless
     samples: Samples | None = None  # None: a stream, or batches without a data set of known size
     accuracy: Callable[[], float | None] | None = None
+    validation: Validation | None = None  # None: it ends with its budget alone
     epsilon: Callable[[], float] | None = None  # what all steps together cost, asked when all is over
     finish: Callable[[], None] | None = None  # called in the end, by every rank: ends loaders, keeps what was trained
+    epoch_epsilon: Callable[[], float] | None = None  # what one epoch costs by itself, asked when all is over
     per_item: Mapping[str, float] = field(default_factory=dict)
     settled: Mapping[str, Value] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -192,6 +204,7 @@ class Update(Protocol):
     framework: ClassVar[str]  # of the workloads that it can train
     requires: ClassVar[tuple[Requirement, ...]]
     private: ClassVar[bool]  # bounds what one sample can change: nobody may sum its gradients before it has
+    start_seconds: ClassVar[float]  # that it takes to load, to plan by. Without it: none worth speaking of
 
     def refuses(self, workload: Workload) -> str | None: ...
 
@@ -281,6 +294,11 @@ class Framework(Protocol):
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
+    def limit_memory(self, device: str, size: int) -> None:
+        """Of an accelerator, before anything is put there: more than this is out of memory. Nothing for the CPU, and
+        nothing where the device's allocator knows no limit."""
+        ...
+
 
 class Probe(Protocol):
     """Reads meters of the machine. Opened once, in the sampler's process, in a thread apart: one that hangs or
@@ -315,6 +333,8 @@ class Left:
     clocks: Sequence[ClockPair] = ()  # of other nodes
     nodes: Sequence[System] = ()  # what they are
     out_of_memory: Sequence[int] = ()  # nodes on which the kernel ended a process for want of memory
+    overrun: str | None = None  # why a cell that took far more memory than it may was ended
+    peak_bytes: int | None = None  # of all processes of this node, as seen from outside; None: nobody looked
     lost: str | None = None  # why the session can't go on: a node is gone, a job was cancelled
     lost_kind: FailureKind = "node_lost"
 
@@ -390,6 +410,11 @@ class SuiteRequest:
     budget_seconds: float | None = None  # for all cells together, for a suite whose cells can't be cut short
     cards: tuple[int, ...] = ()  # how many, one after the other; empty: as the suite chooses
     frameworks: tuple[str, ...] = ()  # empty: all that the suite knows
+    memory_bytes: int | None = None  # that each configuration may fill, for a suite that searches
+    workload: str | None = None  # FILE.py:FUNCTION of a user's own training, for a suite that takes one
+    audit: bool = False  # whether private updates are held against the auditor
+    until: float | None = None  # the accuracy to which each update trains
+    data: str | None = None  # a folder with a data set, where options name one
     cheap: bool = False  # several suites share the time: of searches and of peers that take long, the short form only
 
 

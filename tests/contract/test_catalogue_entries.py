@@ -212,13 +212,13 @@ def test_no_two_probes_have_a_channel_of_the_same_name():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_explains_itself(name):
-    command = catalogue.load("command", name)
-    assert command.name == name
+    command, typed = catalogue.load("command", name), name.replace("_", "-")
+    assert command.name == typed
     assert command.help
     assert command.short_help
-    done = CliRunner().invoke(rigdyno, [name, "--help"])
+    done = CliRunner().invoke(rigdyno, [typed, "--help"])
     assert done.exit_code == 0
-    assert done.output.startswith(f"Usage: rigdyno {name}")
+    assert done.output.startswith(f"Usage: rigdyno {typed}")
     for parameter in command.params:
         assert not isinstance(parameter, click.Option) or parameter.help or parameter.name == "form", parameter.name
 
@@ -226,7 +226,7 @@ def test_a_command_explains_itself(name):
 def test_the_help_names_every_command_and_gives_examples():
     done = CliRunner().invoke(rigdyno, ["--help"])
     assert done.exit_code == 0
-    assert all(f"  {name} " in done.output for name in COMMANDS)
+    assert all(f"  {name.replace('_', '-')} " in done.output for name in COMMANDS)
     assert "Examples:" in done.output
 
 

@@ -104,3 +104,18 @@ def test_a_loop_of_ones_own_waits_for_its_device_too(tmp_path):
     cell = CellFolder(only_run(tmp_path).path / "cells" / record.cell)
     _, rows = read_rows(cell.participant("rank0").rows("steps"))
     assert all(row["end_ns"] - row["start_ns"] >= row["steps"] * 20_000_000 for row in rows)
+
+
+def test_the_largest_batch_is_found_by_the_limit_of_its_allocator(tmp_path):
+    """A device of 5000 bytes that may fill 3000: 100 batches of 20 beside the 1000 that are always there."""
+    what = ("made_up_batches", "--device", "dream", "--memory", "3000B", "--sizes", "2")
+    answer = rigdyno("fit", *what, cwd=tmp_path, PYTHONPATH=PACKAGE)
+    assert answer.returncode == 0, answer.stderr
+    kept = records(only_run(tmp_path))
+    tries = [record for record in kept if record.attempt_of is not None]
+    assert len(tries) <= 8
+    assert {record.outcome.kind for record in tries if isinstance(record.outcome, Failed)} <= {"out_of_memory"}
+    assert all(record.device_memory.peak_bytes <= 3000 for record in kept if isinstance(record.outcome, Completed))
+    largest, half = (record.spec.options["batch"] for record in kept if record.attempt_of is None)
+    assert 85 <= largest <= 94  # of 100, with the margin
+    assert half == largest // 2

@@ -57,14 +57,20 @@ def regressions(comparisons: Sequence[Comparison], share: float) -> list[Compari
     ]
 
 
+def _name_of(both: Both, kind: str | None = None) -> str:
+    """What a search came to on one side is no name for both: the value is among what differs."""
+    one, two = both.baseline.spec, both.candidate.spec
+    return name_of(one, kind, rules_alone=any(one.options.get(name) != two.options.get(name) for name in one.largest))
+
+
 def _of_each_kind(both: Both, sides: Sides) -> Iterator[Comparison]:
     refusal = refusal_of(both, sides)
     if refusal is not None:
-        yield not_comparable(name_of(both.baseline.spec), sides, refusal, both)
+        yield not_comparable(_name_of(both), sides, refusal, both)
         return
     kinds = list(dict.fromkeys((*both.baseline.kinds, *both.candidate.kinds)))
     for kind in kinds:
-        what = name_of(both.baseline.spec, kind if len(kinds) > 1 else None)
+        what = _name_of(both, kind if len(kinds) > 1 else None)
         having = [name for name, side in sides.named(both) if kind in side.kinds]
         if len(having) == 2:
             yield _ratio(both, kind, what, sides)

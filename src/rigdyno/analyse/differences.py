@@ -81,7 +81,7 @@ def _options(spec: RunSpec) -> Named:
         "seed": spec.seed,
         "budget": show_seconds(budget.seconds),
         "steps": budget.max_steps,
-        "job": budget.job_steps,
+        "job": budget.job_steps or budget.job_items,
         "soak": "yes" if budget.stop == "clock" else None,
         "launcher": spec.launcher,
         "device": spec.device,

@@ -34,7 +34,7 @@ class Spent(NamedTuple):
 def spent(record: RunRecord, steps: Sequence[Samples], phases: Sequence[Samples]) -> Spent | None:
     """None: it was no job, or didn't come to its end."""
     sound = [rows for _, rows in steps if len(rows)]
-    if record.spec.budget.job_steps is None or not isinstance(record.outcome, Completed) or not sound:
+    if not record.spec.budget.is_job or not isinstance(record.outcome, Completed) or not sound:
         return None
     loop = max(seconds_of_ns(int(rows["end_ns"][-1] - rows["start_ns"][0])) for rows in sound)
     last_ns = {header.participant.id: int(rows["end_ns"][-1]) for header, rows in steps if len(rows)}

@@ -57,9 +57,11 @@ def _only_ones(*sides: Sequence[Measurement]) -> Callable[[RunSpec, RunSpec], bo
     return lambda one, two: one.workload == two.workload and one.workload in only
 
 
-def name_of(spec: RunSpec, kind: str | None = None) -> str:
-    """'tensor_add size=4096', and whatever isn't the usual."""
-    parts = [spec.workload, *(f"{name}={value}" for name, value in spec.named_options().items())]
+def name_of(spec: RunSpec, kind: str | None = None, *, rules_alone: bool = False) -> str:
+    """'tensor_add size=4096', and whatever isn't the usual. `rules_alone`: of an option that is as large as fits
+    nothing but that, where it came to several values."""
+    words = spec.named_options(rules_alone=rules_alone)
+    parts = [spec.workload, *(f"{name}={value}" for name, value in words.items())]
     parts += [spec.update] if spec.update != "plain" else []
     parts += [f"{spec.arrangement} x {spec.world_size}"] if spec.world_size > 1 else []
     parts += [f"on {spec.nodes} nodes"] if spec.nodes > 1 else []

@@ -95,6 +95,8 @@ def loss_not_finite(evidence: Evidence) -> Spoken:
 
 def loss_not_falling(evidence: Evidence) -> Spoken:
     first, last = evidence.quality.first_loss, evidence.quality.last_loss
+    if evidence.quality.epsilon is not None:
+        return None  # over a few steps of private training the noise decides it
     if first is None or last is None or not (math.isfinite(first) and math.isfinite(last)) or last < first:
         return None
     return "SUSPECT", f"the training loss didn't fall: {first:.4g} at first, {last:.4g} at last"

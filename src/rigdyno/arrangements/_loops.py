@@ -9,8 +9,10 @@ from itertools import cycle
 from statistics import fmean
 from typing import Any
 
+import msgspec
+
 from rigdyno.clock import SystemClock
-from rigdyno.contracts import CannotRun, Meter, Step, Steps, Training, TrainStep, Update
+from rigdyno.contracts import CannotRun, Meter, Step, Steps, Training, TrainStep, Update, Validation
 from rigdyno.schema.record import Quality
 from rigdyno.units import seconds_of_ns
 
@@ -33,7 +35,10 @@ def repeat(steps: Steps, meter: Meter) -> Quality:
         meter.repeat(kinds[0], steps.items_per_step)
     else:
         _take_turns(kinds, steps.items_per_step, meter)
-    return Quality(correct=steps.check() if steps.check else None)
+    return Quality(
+        correct=steps.check() if steps.check else None,
+        shown_epsilon=steps.shown_epsilon() if steps.shown_epsilon else None,
+    )
 
 
 def _take_turns(kinds: Sequence[Step], items_per_step: float, meter: Meter) -> None:
@@ -50,7 +55,8 @@ def train(training: Training, train_step: TrainStep, meter: Meter) -> Quality:
     first: list[Any] = []
     last: deque[Any] = deque(maxlen=_LOSSES_KEPT)
     batches, mark = training.batches, training.mark
-    while meter.more():
+    watch = Watch(training)
+    while meter.more() and not watch.is_enough():
         mark("")  # the meter's own time is no phase
         inputs, targets = next(batches)
         mark("data")
@@ -58,10 +64,43 @@ def train(training: Training, train_step: TrainStep, meter: Meter) -> Quality:
         meter.step(len(targets))
         if len(targets):  # a batch that is drawn at random may be empty, and has no loss
             (first if len(first) < _LOSSES_KEPT else last).append(loss)
+        watch.steps += 1
+    watch.end()
     quality = _quality([float(loss) for loss in first], [float(loss) for loss in last], training)
     if training.finish is not None:
         training.finish()
-    return quality
+    return quality if training.validation is None else watch.told(quality)
+
+
+class Watch:
+    """Looks at validation images now and then, where a training is to end at an accuracy."""
+
+    def __init__(self, training: Training) -> None:
+        self._validation = training.validation
+        self.steps, self._reached, self._aside_ns = 0, False, 0
+        self._began_ns = self._ended_ns = SystemClock.now_ns()
+
+    def is_enough(self) -> bool:
+        if self._validation is None or self.steps == 0 or self.steps % self._validation.every:
+            return False
+        self._look(self._validation)
+        return self._reached
+
+    def _look(self, validation: Validation) -> None:
+        began_ns = SystemClock.now_ns()
+        self._reached = validation.accuracy() >= validation.wanted
+        self._aside_ns += SystemClock.now_ns() - began_ns
+
+    def end(self) -> None:
+        if self._validation is not None and not self._reached:
+            self._look(self._validation)
+        self._ended_ns = SystemClock.now_ns()
+
+    def told(self, quality: Quality) -> Quality:
+        seconds = seconds_of_ns(self._ended_ns - self._began_ns - self._aside_ns)
+        return msgspec.structs.replace(
+            quality, reached=self._reached, trained_seconds=seconds, trained_steps=self.steps
+        )
 
 
 def _quality(first: Sequence[float], last: Sequence[float], training: Training) -> Quality:
@@ -76,6 +115,7 @@ def _quality(first: Sequence[float], last: Sequence[float], training: Training) 
         accuracy=accuracy,
         evaluation_seconds=took,
         epsilon=training.epsilon() if training.epsilon else None,
+        epoch_epsilon=training.epoch_epsilon() if training.epoch_epsilon else None,
     )
 
 

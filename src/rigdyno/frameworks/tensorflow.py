@@ -98,6 +98,12 @@ class TensorFlow:
         exhausted = isinstance(error, self._tensorflow.errors.ResourceExhaustedError)
         return exhausted or any(sign in words for sign in _OUT_OF_MEMORY)
 
+    def limit_memory(self, device: str, size: int) -> None:
+        cards = [] if _is_cpu(device) else self._tensorflow.config.list_physical_devices("GPU")
+        for card in cards[card_of(device) or 0 :][:1]:
+            logical = self._tensorflow.config.LogicalDeviceConfiguration(memory_limit=size // 2**20)
+            self._tensorflow.config.set_logical_device_configuration(card, [logical])
+
     def _name(self, device: str) -> str:
         """A rank that sees its own card alone knows it as the first."""
         card = card_of(device) or 0

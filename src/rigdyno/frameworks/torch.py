@@ -115,6 +115,15 @@ class Torch:
         words = str(error).lower()
         return isinstance(error, self._torch.OutOfMemoryError) or any(sign in words for sign in _OUT_OF_MEMORY)
 
+    def limit_memory(self, device: str, size: int) -> None:
+        if _is_cpu(device):
+            return
+        has = self._accelerator(device).memory_bytes
+        limit = getattr(self._torch.get_device_module(device), "set_per_process_memory_fraction", None)
+        if has and limit is not None:
+            where = () if device.startswith("mps") else (device,)  # of which there is one
+            limit(min(1.0, size / has), *where)
+
     def _kind(self) -> str | None:
         """Of the accelerator; torch 2.6 raises an error where there is none to be asked for."""
         accelerator = self._torch.accelerator

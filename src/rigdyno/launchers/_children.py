@@ -33,6 +33,10 @@ class Child:
             )
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def code(self) -> int | None:
         """None while it runs; negative: the signal."""
         return self._process.poll()

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from rigdyno.contracts import Exit, Left
 from rigdyno.launchers._children import Child, worker_environment
+from rigdyno.launchers._fence import Fence
 from rigdyno.processes import child_command, oom_kills
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.participant import Participant, on_node, sampler_among
@@ -92,17 +93,37 @@ class NodeLaunch:
         except BaseException:
             self._sampler.stop()
             raise
+        self._fence = _fence_of(part.cell, self.ranks)
 
     def wait(self, seconds: float) -> bool:
-        return self.ranks.wait(seconds)
+        over = self.ranks.wait(seconds)
+        if self._fence is not None and not over:
+            self._fence.look()
+        return over
 
     def stop(self) -> None:
         self.ranks.stop()
         self._sampler.stop()
+        if self._fence is not None:
+            self._fence.close()
 
     def collect(self) -> Left:
         exits = [*self._exits(self._part, self.ranks.code or 0), *self._sampler.stop()]
-        return Left(exits=exits, out_of_memory=(self._part.node,) if oom_kills() > self._oom_kills else ())
+        fence = self._fence
+        at_fence = fence is not None and fence.close()
+        ran_out = at_fence or oom_kills() > self._oom_kills
+        return Left(
+            exits=exits,
+            out_of_memory=(self._part.node,) if ran_out else (),
+            overrun=None if fence is None else fence.overrun,
+            peak_bytes=None if fence is None else fence.peak_bytes,
+        )
+
+
+def _fence_of(cell: Cell, ranks: Child) -> Fence | None:
+    if cell.allowed_bytes is None:
+        return None
+    return Fence(ranks.pid, cell.allowed_bytes if cell.spec.device == "cpu" else None)
 
 
 def make_folders(part: Part) -> None:

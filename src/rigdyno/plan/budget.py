@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from rigdyno import catalogue
 from rigdyno.contracts import Wanted
 from rigdyno.errors import BadValue, RigdynoError
 from rigdyno.plan.build import workload_of
@@ -16,8 +17,8 @@ from rigdyno.schema.spec import WARM_UP_ROWS, RunSpec
 from rigdyno.units import show_seconds
 
 LEAST_SECONDS = 1.0  # a cell that measures for less says nothing
-TRY_SECONDS = 2.0  # of one attempt of a search
-USUAL_TRIES = 8
+TRY_SECONDS = 3.0  # of one attempt of a search
+USUAL_TRIES = 6
 FEWEST_REPEATS = 3  # two processes have an interval that says nothing: then one is as good
 
 
@@ -100,7 +101,7 @@ def _factor(shares: Sequence[Share], left: float) -> float:
 
 def _with_seconds(share: Share, factor: float) -> Wanted:
     spec = share.wanted.spec
-    seconds = max(share.least, round(share.asked * factor, 2))
+    seconds = max(share.least, math.floor(round(100 * share.asked * factor, 6)) / 100)  # never more than there is
     budget = msgspec.structs.replace(spec.budget, seconds=seconds)
     most = max(share.wanted.most, share.wanted.repeat)  # starts are quicker than planned where nothing else runs
     return replace(share.wanted, spec=msgspec.structs.replace(spec, budget=budget), repeat=share.repeat, most=most)
@@ -108,14 +109,20 @@ def _with_seconds(share: Share, factor: float) -> Wanted:
 
 def start_seconds(spec: RunSpec) -> float:
     try:
-        return workload_of(spec).start_seconds()
+        return workload_of(spec).start_seconds() + start_of_update(spec)
     except RigdynoError:
         return 0.0  # what is wrong with it is said when the cell itself is asked
 
 
+def start_of_update(spec: RunSpec) -> float:
+    """What it takes to load; most updates take nothing worth speaking of, and don't say."""
+    return float(getattr(catalogue.load("update", spec.update), "start_seconds", 0.0))
+
+
 def search_seconds(spec: RunSpec) -> float:
     """Until it is known how large an option may be; 0 where that isn't asked, or is known."""
-    return USUAL_TRIES * (TRY_SECONDS + start_seconds(spec)) if spec.is_open else 0.0
+    searched = spec.is_open and spec.share == 1.0  # a part of it is known with it
+    return USUAL_TRIES * (TRY_SECONDS + start_seconds(spec)) if searched else 0.0
 
 
 def _needed_seconds(spec: RunSpec) -> float:

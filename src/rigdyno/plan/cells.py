@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import msgspec
 from rigdyno import catalogue
 from rigdyno.contracts import ANY_FRAMEWORK, Arrangement, Update, Wanted, Workload
 from rigdyno.errors import MissingExtra
-from rigdyno.plan.budget import search_seconds
+from rigdyno.plan.budget import search_seconds, start_of_update
 from rigdyno.plan.build import (
     arrangement_of,
     arrangement_of_ranks,
@@ -50,7 +51,7 @@ def _cell(spec: RunSpec, system: System, resources: Resources) -> Cell:
         refusal = refusal_of(spec, workload, system, resources)
     except MissingExtra as error:
         return msgspec.structs.replace(cell, refusal=str(error))
-    seconds = spec.budget.seconds + workload.start_seconds() + search_seconds(spec)
+    seconds = spec.budget.seconds + workload.start_seconds() + start_of_update(spec) + search_seconds(spec)
     need = memory_of_all(spec, workload, system)
     memory = max(spec.largest.values(), default=need) if spec.device == "cpu" else need
     return msgspec.structs.replace(cell, refusal=refusal, memory_bytes=memory, seconds=seconds)
@@ -79,6 +80,8 @@ def refusal_of(spec: RunSpec, workload: Workload, system: System, resources: Res
 
 def _too_large(spec: RunSpec, workload: Workload, system: System, resources: Resources) -> str | None:
     if spec.largest:
+        if spec.launcher == "inline":
+            return "a search ends processes that take too much memory: leave out --launcher inline"
         return _no_room_for(max(spec.largest.values()), spec.device, system, resources)
     too_large = resources.refusal(memory_of_all(spec, workload, system))
     if too_large is None:
@@ -181,7 +184,7 @@ def _slug(spec: RunSpec) -> str:
     stem = Path(spec.workload).name.replace(".py:", ".") if is_function(spec.workload) else spec.workload
     ranks = [f"x{spec.world_size}"] if spec.world_size > 1 else []
     update = [spec.update] if spec.update != "plain" else []
-    largest = ["largest"] if spec.largest else []
+    largest = ["largest" if spec.share == 1.0 else f"{Fraction(spec.share)}-of-largest"] if spec.largest else []
     usual = spec.world_size == 1 or spec.arrangement == arrangement_of_ranks(spec.workload)
     words = "-".join(
         [

@@ -51,9 +51,9 @@ def expand(request: Request, system: System, device: str, resources: Resources) 
 def require_sense(request: Request) -> None:
     """What can be said without a look at the machine, which takes seconds: a slip of the finger is answered at once."""
     with placed(request.places):
-        _require_parts(request)
+        require_parts(request)
         if request.target not in catalogue.names("suite"):
-            for wanted in _of_workload(request, request.device or "cpu", None):
+            for wanted in of_workload(request, request.device or "cpu", None):
                 with suppress(MissingExtra):  # that is a reason to skip a cell, not a mistake
                     workload_of(wanted.spec)
                     update_of(wanted.spec)
@@ -61,13 +61,20 @@ def require_sense(request: Request) -> None:
 
 def _expanded(request: Request, system: System, device: str, resources: Resources) -> Plan:
     chosen = request.device or device
-    _require_parts(request)
+    require_parts(request)
     if chosen == "cpu" and request.threads is None and request.launcher and scope_of(request.launcher) == "elsewhere":
         raise UsageError(
             "this machine doesn't tell how many cores a rank on another has; add --threads, or --device", key="launcher"
         )
     suite = request.target if request.target in catalogue.names("suite") else None
-    wanted = _of_suite(request, system, chosen) if suite else _of_workload(request, chosen, system)
+    wanted = _of_suite(request, system, chosen) if suite else of_workload(request, chosen, system)
+    return laid_out(wanted, request, system, resources, suite)
+
+
+def laid_out(
+    wanted: Sequence[Wanted], request: Request, system: System, resources: Resources, suite: str | None = None
+) -> Plan:
+    """What is wanted, in the time that there is."""
     refused = {cell.spec.key() for cell in _cells(wanted, system, resources) if cell.refusal is not None}
     room = Room(wanted, refused, request, system, resources)
     shows_idle = suite is not None and getattr(catalogue.load("suite", suite), "shows_idle", False)
@@ -136,7 +143,7 @@ class Room:
 
     def _fitted(self, seconds: float | None) -> list[Wanted]:
         """What a budget leaves over goes to spare processes, where there are any, and else to longer ones."""
-        if all(cell.spec.budget.job_steps is not None for cell in self.wanted):
+        if all(cell.spec.budget.is_job for cell in self.wanted):
             return list(self.wanted)  # jobs end with their steps: the suite has chosen how many there is time for
         if seconds is None:
             return with_needs(self.wanted)
@@ -179,7 +186,7 @@ def _name(spec: RunSpec) -> str:
     return " ".join([spec.workload, *spec.named_options().values()])
 
 
-def _require_parts(request: Request) -> None:
+def require_parts(request: Request) -> None:
     require_searched(request)
     wanted = {"update": request.update, "arrangement": request.arrangement, "launcher": request.launcher}
     for kind, name in wanted.items():
@@ -231,6 +238,11 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
             budget_seconds=request.budget_seconds,
             cards=request.cards,
             frameworks=request.frameworks,
+            memory_bytes=request.memory_bytes,
+            workload=request.workload,
+            audit=request.audit,
+            until=request.until,
+            data=str(request.options["data"]) if request.options.get("data") else None,
             cheap=request.cheap,
         )
     )
@@ -251,15 +263,19 @@ def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]
 
 
 SAVE = "save"  # the option of a workload that keeps what it has trained
-OF_SOME_SUITES = ("cards", "framework", "beside")
+OF_SOME_SUITES = {
+    "cards": "cluster", "framework": "cluster", "beside": "cluster", "workload": "privacy", "audit": "privacy",
+    "until": "privacy",
+}  # fmt: skip
 
 
 def _require_taken(request: Request, taken: Sequence[str]) -> None:
     """What only some suites can be asked."""
-    given = {"cards": request.cards, "framework": request.frameworks, "beside": request.beside}
-    wrong = next((name for name in OF_SOME_SUITES if given[name] and name not in taken), None)
+    fields = {"framework": "frameworks"}
+    given = {name: getattr(request, fields.get(name, name)) for name in OF_SOME_SUITES}
+    wrong = next((name for name, value in given.items() if value and name not in taken), None)
     if wrong is not None:
-        raise UsageError(f"--{wrong} is for the suite cluster; leave it out", key=wrong)
+        raise UsageError(f"--{wrong} is for the suite {OF_SOME_SUITES[wrong]}; leave it out", key=wrong)
 
 
 def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
@@ -271,9 +287,9 @@ def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
 
 
 def _adapted(spec: RunSpec, request: Request) -> RunSpec:
-    changes: dict[str, Any] = {"seed": request.seed, "threads": request.threads or spec.threads}
+    changes: dict[str, Any] = {"seed": request.seed + spec.seed, "threads": request.threads or spec.threads}
     changes["launcher"] = _launcher(request, spec.launcher, spec.nodes)
-    if request.steps is not None and spec.budget.job_steps is None:
+    if request.steps is not None and not spec.budget.is_job:
         changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)
     return msgspec.structs.replace(spec, **changes)
 
@@ -285,7 +301,7 @@ def _launcher(request: Request, usual: str, nodes: int) -> str:
     return request.launcher or usual
 
 
-def _of_workload(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
+def of_workload(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
     """`system`: None where nobody has looked yet."""
     _require_target(request.target, {*request.options, *request.sweep})
     _require_taken(request, ())

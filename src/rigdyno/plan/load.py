@@ -38,6 +38,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cards: tuple[int, ...] = ()  # how many, one after the other
     frameworks: tuple[str, ...] = ()
     beside: str | None = None  # an earlier run
+    workload: str | None = None  # of a suite: FILE.py:FUNCTION, a user's own training
+    audit: bool = False
+    until: float | None = None  # the accuracy to which a suite trains
     nodes: int = 1
     node_rank: int = 0  # which of them this one is
     rendezvous: str = ""  # HOST:PORT of the first one

@@ -57,7 +57,7 @@ def cheapest(cells: Sequence[Cell]) -> Cell | None:
     """The one that starts quickest, and of those the smallest. Several processes or a debugger can't take turns, and a
     job ends with its steps."""
     single = [cell for cell in cells if cell.spec.launcher == "process" and cell.spec.world_size == 1]
-    fit = [cell for cell in single if cell.spec.budget.job_steps is None]
+    fit = [cell for cell in single if not cell.spec.budget.is_job]
     return min(fit, key=lambda cell: (start_seconds(cell.spec), cell.memory_bytes or 0), default=None)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from rigdyno.errors import BadValue
 from rigdyno.launchers._children import SECRET_VARIABLE
 from rigdyno.plan.values import (
+    ACCURACY,
     COUNTS,
     DURATION,
     HOSTS,
@@ -120,7 +121,7 @@ RUN_OPTIONS = (
     RunOption(
         name="memory",
         kind=SIZE,
-        help="What an option set to 'largest' may fill, e.g. --set batch_size=largest --memory 8GB.",
+        help="What an option set to 'largest' may fill, or suite privacy: 8GB; epyc7763 (8 GB), v100 (16), a100 (40).",
         metavar="SIZE",
         field="memory_bytes",
     ),
@@ -207,6 +208,19 @@ RUN_OPTIONS = (
         help="For the suite cluster: an earlier run, such as a single computer's, to put beside it.",
         metavar="RUN",
     ),
+    RunOption(
+        name="workload",
+        kind=TEXT,
+        help="For the suite privacy: your own training, a function that gives model, loss, optimizer and batches.",
+        metavar="FILE.py:FUNCTION",
+    ),
+    RunOption(
+        name="until",
+        kind=ACCURACY,
+        help="For the suite privacy: train each update to this accuracy, and tell what that took.",
+        metavar="accuracy=SHARE",
+    ),
+    RunOption(name="audit", kind=SWITCH, help="For the suite privacy: hold each private update against the auditor."),
     RunOption(
         name="nodes",
         kind=WHOLE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -31,6 +32,35 @@ def _require_arguments(function: ast.FunctionDef, given: Collection[str], file: 
     for name in sorted(set(given) - known):
         where = f"{file}:{function.lineno}: "
         raise UnknownName(f"argument of {function.name}", name, known, where, key=f"set.{name}")
+
+
+def text_arguments(target: str) -> set[str]:
+    """Those of a function that the file itself defines which are texts, by their annotation or their default."""
+    return {argument.arg for argument, default in _arguments(target) if _is_text(argument, default)}
+
+
+def number_arguments(target: str) -> list[str]:
+    """Those that may be whole numbers."""
+    return [argument.arg for argument, default in _arguments(target) if not _is_text(argument, default)]
+
+
+def _arguments(target: str) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    file, _, function = target.rpartition(":")
+    for node in _parsed(file).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            taken = node.args
+            by_place = [*taken.posonlyargs, *taken.args]
+            without: list[ast.expr | None] = [None] * (len(by_place) - len(taken.defaults))
+            yield from zip(by_place, [*without, *taken.defaults], strict=True)
+            yield from zip(taken.kwonlyargs, taken.kw_defaults, strict=True)
+
+
+def _is_text(argument: ast.arg, default: ast.expr | None) -> bool:
+    """`name: str`, `name: "str | None"`, `name: Literal["largest", ...]`, or a default that is one."""
+    if argument.annotation is not None:
+        words = ast.unparse(argument.annotation)
+        return "str" in re.findall(r"\w+", words) or "Literal" in words
+    return isinstance(default, ast.Constant) and isinstance(default.value, str)
 
 
 def _parsed(file: str) -> ast.Module:

@@ -81,6 +81,36 @@ class PublishedSummary:
     watts: float
 
 
+@dataclass(frozen=True)
+class PublishedPrivacy:
+    """Seconds of an epoch of CIFAR-100 with EfficientNet-B0, at the largest batch that fitted."""
+
+    source: str
+    system: str
+    privacy: str  # none, incomplete, ok: as printed
+    device: str
+    memory_bytes: float
+    batch_size: int | None
+    seconds: float | None
+    note: str
+
+
+def private_training() -> tuple[PublishedPrivacy, ...]:
+    return tuple(
+        PublishedPrivacy(
+            source=row["source"],
+            system=row["system"],
+            privacy=row["privacy"],
+            device=row["device"],
+            memory_bytes=float(row["memory_gb"]) * 1e9,
+            batch_size=int(row["batch_size"]) if row["batch_size"] else None,
+            seconds=float(row["seconds_per_epoch"]) if row["seconds_per_epoch"] else None,
+            note=row["note"],
+        )
+        for row in _table("private_training.csv")
+    )
+
+
 def cluster_jobs() -> tuple[PublishedJob, ...]:
     jobs: dict[tuple[str, str], PublishedJob] = {}
     for row in table_rows("jetson_runtime.csv"):

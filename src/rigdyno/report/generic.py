@@ -14,6 +14,9 @@ from rigdyno.schema.record import Completed, Total, fullest
 from rigdyno.schema.spec import Value
 from rigdyno.schema.view import Column, Entry, Presentation, Row, Table, Text
 from rigdyno.suites._energy import energy_columns, energy_entries
+from rigdyno.suites._fit_curves import fit_curves
+from rigdyno.suites._fit_figures import fit_figures
+from rigdyno.suites._fit_tables import fit_sentences, fit_table, tries_table
 from rigdyno.suites._soak import TITLE, soak_columns, soak_entries, soak_figure, verdict_of
 from rigdyno.units import rate_unit, show_bytes, show_percent
 
@@ -43,19 +46,23 @@ def presentation(measurements: Sequence[Measurement]) -> Presentation:
     notes = dict.fromkeys(note for measurement in measurements for note in measurement.facts.notes)
     workloads = list(dict.fromkeys(measurement.spec.workload for measurement in measurements))
     table = Table(title=_settings(measurements), columns=columns, rows=tuple(rows), notes=tuple(notes))
+    fits = fit_curves(measurements)
     return Presentation(
         title=", ".join(workloads) or "no figures",
         tables=(
+            *((fit_table(fits),) if fits else ()),
             table,
+            *((tries_table(fits),) if fits else ()),
             *((_soak_table(soaked, identifying),) if soaked else ()),
             *(totals_table(found.facts.totals) for found in measurements if found.facts.totals),
         ),
         figures=(
+            *(fit_figures(fits) if fits else ()),
             *(_soak_figure(measurement, identifying) for measurement in soaked),
-            *rate_figures(table, _one_unit(measurements)),
+            *(rate_figures(table, _one_unit(measurements)) if not fits else ()),
             *(each for found in measurements for each in spent_figures(found.spec.workload, found.facts.totals)),
         ),
-        closing=(*map(_held, soaked), *_epsilons(measurements, identifying)),
+        closing=(*fit_sentences(fits), *map(_held, soaked), *_epsilons(measurements, identifying)),
     )
 
 

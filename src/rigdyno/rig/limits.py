@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from rigdyno.processes import group_folders
 from rigdyno.rig._files import ROOT, listed, read_int, read_text
 from rigdyno.schema.system import Limits
 
-CGROUPS = Path("sys/fs/cgroup")
 # cgroup v1 writes 'no limit' as the largest page-aligned 64-bit number.
 UNLIMITED_BYTES = 2**60
 
@@ -33,56 +33,29 @@ def _allowed_cores(root: Path) -> int | None:
     return None
 
 
-def _groups(root: Path) -> dict[str, str]:
-    """Controller -> path of this process's group; the controller of version 2 is ''."""
-    paths = {}
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        paths.update(dict.fromkeys(controllers.split(","), path))
-    return paths
-
-
-def _upwards(mount: Path, group: str) -> Iterator[Path]:
-    """The group's folder and those above. Inside a container the path may be the host's: then only the mount exists."""
-    folder = mount / group.lstrip("/")
-    while folder != mount:
-        yield folder
-        folder = folder.parent
-    yield mount
-
-
-def _folders(root: Path, controller: str, mounts: Iterable[str]) -> Iterator[Path]:
-    group = _groups(root).get(controller)
-    if group is None or ".." in group:  # a group outside of this container's view starts with /..
-        group = "/"
-    for mount in mounts:
-        yield from _upwards(root / CGROUPS / mount, group)
-
-
 def _quotas_v2(root: Path) -> Iterator[float]:
-    for folder in _folders(root, "", (".", "unified")):
+    for folder in group_folders("", (".", "unified"), root):
         quota, _, period = (read_text(folder / "cpu.max") or "max").partition(" ")
         if quota.isdigit() and period.isdigit():
             yield int(quota) / int(period)
 
 
 def _memory_v2(root: Path) -> Iterator[int]:
-    for folder in _folders(root, "", (".", "unified")):
+    for folder in group_folders("", (".", "unified"), root):
         size = read_int(folder / "memory.max")
         if size is not None:
             yield size
 
 
 def _quotas_v1(root: Path) -> Iterator[float]:
-    for folder in _folders(root, "cpu", ("cpu", "cpu,cpuacct")):
+    for folder in group_folders("cpu", ("cpu", "cpu,cpuacct"), root):
         quota, period = read_int(folder / "cpu.cfs_quota_us"), read_int(folder / "cpu.cfs_period_us")
         if quota is not None and quota > 0 and period:
             yield quota / period
 
 
 def _memory_v1(root: Path) -> Iterator[int]:
-    for folder in _folders(root, "memory", ("memory",)):
+    for folder in group_folders("memory", ("memory",), root):
         size = read_int(folder / "memory.limit_in_bytes")
         if size is not None and size < UNLIMITED_BYTES:
             yield size

@@ -79,7 +79,7 @@ def record_of(
         exit_codes={ended.participant or LAUNCHER: ended.code for ended in left.exits},
         clocks=tuple(left.clocks),
         nodes=tuple(left.nodes),
-        peak_memory_bytes=sum(peaks) if peaks else None,
+        peak_memory_bytes=sum(peaks) if peaks else left.peak_bytes,
         device_memory=fullest(report.device_memory for report in reports),
         files=files,
     )

@@ -57,7 +57,8 @@ class PlannedCourse:
         if cell.refusal is None and self.sessions.is_lost(cell):
             return None
         if cell.refusal is None and cell.spec.is_open:
-            alike = {each.name for each in self.plan.cells if each.spec.key() == cell.spec.key()}
+            own = cell.spec.search_key()
+            alike = {each.name for each in self.plan.cells if each.spec.largest and each.spec.search_key() == own}
             cell = next_attempt(cell, alike, stored)
             self.schedule.replaced(cell)
         return cell if cell.refusal is not None else self.schedule.allotted(cell)

@@ -93,6 +93,8 @@ def _without_report(lost: Exit, evidence: Evidence) -> Failed:
 
 def _by_signal(code: int, who: str, node: int, evidence: Evidence) -> Failed:
     name, phase = signal_name(code), _phase(evidence, "build")
+    if evidence.left.overrun is not None:
+        return Failed(kind="out_of_memory", phase=phase, message=who + evidence.left.overrun)
     if name == "SIGKILL" and node in evidence.left.out_of_memory:
         return Failed(kind="out_of_memory", phase=phase, message=f"{who}killed by the kernel: the memory ran out")
     advice = _ADVICE.get(name)

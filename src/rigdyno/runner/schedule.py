@@ -19,6 +19,8 @@ from rigdyno.units import seconds_of_ns
 
 # Without a budget a process may take so many times its seconds to come to the rows that a verdict needs.
 LONGEST = 3.0
+# A try may take so long to come to its few steps: with fewer it would not say what it takes.
+LONGEST_TRY_SECONDS = 120.0
 # Of the time that nobody else has been promised, so that the first in need doesn't take all of it.
 RESERVE_SHARE = 0.5
 # Of the whole time: so much later a cell may end than it should, or the last one would be lost to a few milliseconds.
@@ -65,15 +67,17 @@ class Schedule:
     def allotted(self, cell: Cell) -> Cell | None:
         """With the time that it may measure for; None: there is none left."""
         seconds = cell.spec.budget.seconds
-        if cell.spec.budget.stop == "clock" or cell.spec.budget.job_steps is not None:
+        if cell.spec.budget.stop == "clock" or cell.spec.budget.is_job:
             return _with_budget(cell, seconds, seconds, None)
+        if cell.attempt_of is not None and self.plan.budget_seconds is None:
+            return _with_budget(cell, seconds, LONGEST_TRY_SECONDS, None)
         if self.plan.budget_seconds is None:
             return _with_budget(cell, seconds, LONGEST * seconds, None)
         start = self._start_of(cell)
         if self._begun and self.left_seconds + LATE * self._allowed < start + LEAST_SECONDS:
             return None
         if cell.attempt_of is not None:  # of the time that is kept for its search; less of it would not say the same
-            return _with_budget(cell, seconds, LONGEST * seconds, None)
+            return _with_budget(cell, seconds, LONGEST_TRY_SECONDS, None)
         rest = self._rest if any(each.name == cell.name for each in self._rest) else [*self._rest, cell]
         starts = sum(map(self._start_of, rest))
         measuring = sum(each.spec.budget.seconds for each in rest)

@@ -7,54 +7,34 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from rigdyno.analyse.search import Next, NothingFits, Settled, Try, next_of
+from rigdyno.analyse.attempts import THOROUGH_STEPS, as_tries, attempts_of, most_of
+from rigdyno.analyse.search import Next, NothingFits, Settled, next_of
 from rigdyno.errors import DamagedRun
 from rigdyno.plan.budget import TRY_SECONDS, start_seconds
-from rigdyno.schema.record import Completed, Failed, RunRecord
 from rigdyno.schema.spec import Budget, Cell, RunSpec
 from rigdyno.store.folder import RunFolder
 from rigdyno.units import show_bytes
 
-TRY_STEPS = 3
-THOROUGH_STEPS = 30  # allocators keep more after a while than after the first steps
+TRY_STEPS = 4  # behind two for warming up: the peak of the first steps is lower
 
 
 def next_attempt(cell: Cell, alike: Collection[str], stored: RunFolder) -> Cell:
     """The next try; or the cell itself once it is settled, or refused because nothing fits. `alike`: names of all cells
-    of this configuration, which share their attempts."""
+    that share one search."""
     if len(cell.spec.largest) != 1:
         raise DamagedRun(f"{stored.path}: {cell.name} has several options that are to be as large as fits")
     [(option, allowed)] = cell.spec.largest.items()
-    made = [each.record for each in stored.cells([]) if each.record.attempt_of in alike]
-    tries = [_tried(record, option, allowed) for record in made if _is_told(record, option)]
-    if any(each.fits and each.memory_bytes is None for each in tries):
+    records = [each.record for each in stored.cells([])]
+    attempts = attempts_of(records, alike, option, allowed)
+    if any(each.fits and each.memory_bytes is None for each in attempts):
         return replace(cell, refusal="how much memory a process has taken can't be read on this system")
-    found = next_of(tries, allowed)
+    found = next_of(as_tries(attempts), allowed, most_of(records, alike, option))
+    cell = replace(cell, allowed_bytes=allowed)
     if isinstance(found, Next):
         return _attempt(cell, option, found, stored)
     if isinstance(found, Settled):
         return _settled(cell, option, found)
     return replace(cell, refusal=_too_large(option, found, allowed))
-
-
-def _is_told(record: RunRecord, option: str) -> bool:
-    """Whether it says something: not where its nodes were lost, or somebody has changed the file."""
-    return not record.is_to_run_again and type(record.spec.options.get(option)) is int
-
-
-def _tried(record: RunRecord, option: str, allowed: int) -> Try:
-    return Try(
-        value=int(record.spec.options[option]),
-        fits=_fits(record, allowed),
-        memory_bytes=record.memory_bytes,
-        thorough=record.spec.budget.max_steps == THOROUGH_STEPS,
-    )
-
-
-def _fits(record: RunRecord, allowed: int) -> bool | None:
-    if isinstance(record.outcome, Completed):
-        return (record.memory_bytes or 0) <= allowed
-    return False if isinstance(record.outcome, Failed) and record.outcome.kind == "out_of_memory" else None
 
 
 def _attempt(cell: Cell, option: str, found: Next, stored: RunFolder) -> Cell:
@@ -63,6 +43,7 @@ def _attempt(cell: Cell, option: str, found: Next, stored: RunFolder) -> Cell:
         cell.spec,
         options={**cell.spec.options, option: found.value},
         largest={},
+        share=1.0,
         budget=Budget(seconds=(3 if found.thorough else 1) * TRY_SECONDS, max_steps=steps),
     )
     # Behind all that have a record, one that can't be read included: its folder is not to be used again.
@@ -72,7 +53,10 @@ def _attempt(cell: Cell, option: str, found: Next, stored: RunFolder) -> Cell:
 
 
 def _settled(cell: Cell, option: str, found: Settled) -> Cell:
-    return _with_spec(cell, replace(cell.spec, options={**cell.spec.options, option: found.value}))
+    value = int(found.value * cell.spec.share)
+    if value < 1:
+        return replace(cell, refusal=f"a part of {option}={found.value} would be less than one")
+    return _with_spec(cell, replace(cell.spec, options={**cell.spec.options, option: value}))
 
 
 def _with_spec(cell: Cell, spec: RunSpec) -> Cell:

@@ -8,6 +8,7 @@ argument, the descriptor of the socket over which it is told when it may step; a
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
@@ -18,12 +19,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.clock import SystemClock
-from rigdyno.contracts import CannotRun, Collective, Framework, Job, Mark, Place, Steps, Training, no_mark
+from rigdyno.contracts import CannotRun, Collective, Framework, Job, Mark, Place, Steps, Training, Workload, no_mark
 from rigdyno.plan.budget import LEAST_SECONDS
 from rigdyno.plan.build import arrangement_of, framework_of, update_of, workload_of
 from rigdyno.processes import (
@@ -31,6 +33,7 @@ from rigdyno.processes import (
     offer_to_oom_killer,
     peak_memory_bytes,
     process_age_seconds,
+    tree_memory_bytes,
     write_pid,
 )
 from rigdyno.rig.devices import loaded_frameworks
@@ -38,11 +41,13 @@ from rigdyno.rig.environment import describe_environment
 from rigdyno.runner.device import memory_of, usable_cores, waiter_for, with_frameworks
 from rigdyno.runner.measure import StepMeter
 from rigdyno.runner.phases import PhaseClock
+from rigdyno.runner.tried import CrowdedWorkload
 from rigdyno.runner.turns import SOCKET_KIND, TurnMeter
 from rigdyno.schema.layout import CellFolder, ParticipantFolder, RowKind
 from rigdyno.schema.participant import Participant, on_node, ranks_among
 from rigdyno.schema.record import (
     COUNTED,
+    PHYSICAL_BATCH,
     UNNAMED,
     Completed,
     DeviceMemory,
@@ -69,6 +74,8 @@ class Worker:
     place: Place
     turns: socket.socket | None = None  # of a duel's arm, in its first rank
     in_duel: bool = False
+    allowed_bytes: int | None = None  # of the device's memory
+    tried: bool = False  # by a search: it is about memory alone
     phase: Phase = "start"
     framework: Framework | None = None  # None: it isn't loaded yet
     facts: Facts = field(default_factory=Facts)
@@ -79,6 +86,18 @@ class Worker:
     born_seconds: float = 0.0  # age of this process when it became a worker
     start_seconds: float | None = None  # until the meter began
     device_memory: DeviceMemory | None = None
+    budget: Budget = field(default_factory=Budget)  # as it is known once all is built
+    tree_bytes: int | None = None  # the peak of this process and of those that it started
+    over: bool = False  # whether the last step is done
+    crowded: CrowdedWorkload | None = None  # as a search tries it
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Of the steps alone where it is about what fits: an accuracy or an epsilon comes when they are over."""
+        if self.allowed_bytes is not None and self.tree_bytes is not None:
+            return self.tree_bytes
+        known = [size for size in (peak_memory_bytes(), self.tree_bytes) if size is not None]
+        return max(known, default=None)
 
     def run(self) -> Outcome:
         """The one broad handler of Rigdyno: whatever happens in here becomes a recorded outcome."""
@@ -92,10 +111,16 @@ class Worker:
 
     def _measure(self) -> Outcome:
         workload = workload_of(self.spec)
+        if self.tried:
+            self.crowded = CrowdedWorkload(workload)
+            workload = cast(Workload, self.crowded)
         framework = framework_of(workload)
         random.seed(self.place.seed)
         framework.prepare(self.place.seed, self.place.threads if self.place.world_size > 1 else self.spec.threads)
         self.framework = framework
+        if self.allowed_bytes is not None:
+            for device in self.place.all_devices:
+                framework.limit_memory(device, self.allowed_bytes)
         self.facts = Facts(unit=workload.unit)
         self.phase = "build"
         job = Job(
@@ -105,6 +130,8 @@ class Worker:
             quality = arrangement_of(self.spec).run(job)
             if self.counts is not None and self.facts.unit == UNNAMED and self.counts():
                 self.facts = msgspec.structs.replace(self.facts, unit=COUNTED)
+            if self.crowded is not None:
+                self.facts = _as_tried(self.facts, self.crowded)
         finally:
             for open_file in (self.meter, self.phases):
                 if open_file is not None:
@@ -113,8 +140,9 @@ class Worker:
 
     def _start_meter(self, built: Steps | Training, collective: Collective) -> StepMeter | TurnMeter:
         kinds = tuple(built.kinds) if isinstance(built, Steps) else ("step",)
-        self.facts = _facts(built, self.facts.unit)
+        self.facts = _facts(built, self.facts.unit, self.place.world_size)
         self.counts = built.counts if isinstance(built, Steps) else None
+        self.budget = in_steps(self.spec.budget, built)
         self.phase = "warm-up"
         age = process_age_seconds()
         self.start_seconds = None if age is None else age - self.born_seconds
@@ -128,7 +156,7 @@ class Worker:
 
     def _start_phases(self, training: Training) -> Mark:
         """A duel's turns are too few to be taken apart; of a job, the question is where its time goes."""
-        wanted = training.phases or self.spec.budget.job_steps is not None
+        wanted = training.phases or self.spec.budget.is_job
         if not wanted or self.in_duel:
             return no_mark
         file = self._row_file(PHASES, "phases")
@@ -159,13 +187,13 @@ class Worker:
         return StepMeter(
             self._row_file(kinds),
             SystemClock(),
-            in_time(self.spec.budget, self.start_seconds),
+            in_time(self.budget, self.start_seconds),
             kinds=len(kinds),
             synchronise=self._waiter(),
             agree=collective.agree if self.place.world_size > 1 else None,
             settled=settled_so_far,
             warmed_up=self._warmed_up,
-            flushed=self._flush_phases,
+            flushed=self._flushed,
             ended=self._look_at_memory,
         )
 
@@ -178,24 +206,51 @@ class Worker:
         return waiter_for(self._known_framework, self.place.all_devices)
 
     def _look_at_memory(self) -> None:
-        """Behind the last step: what is computed afterwards, such as an accuracy, is no part of it."""
+        """Behind the last step: what is computed afterwards, such as an accuracy, is no part of it. Processes that
+        load its data are still there."""
         self.device_memory = memory_of(self._known_framework, self.place.all_devices)
+        self._look_at_tree()
+        self.over = True
+
+    def _look_at_tree(self) -> None:
+        seen = tree_memory_bytes(os.getpid(), peak=True)
+        if seen is not None:
+            self.tree_bytes = max(seen, self.tree_bytes or 0)
 
     def _warmed_up(self) -> None:
         self.phase = "measure"
 
-    def _flush_phases(self) -> None:
+    def _flushed(self) -> None:
+        """Between two steps, twice a second. Processes that it started may be gone when the steps are over."""
         if self.phases is not None:
             self.phases.flush()
+        if self.allowed_bytes is not None and not self.over:
+            self._look_at_tree()
 
 
-def _facts(built: Steps | Training, unit: str) -> Facts:
+def _facts(built: Steps | Training, unit: str, ranks: int) -> Facts:
+    samples = built.samples if isinstance(built, Training) else None
     return Facts(
+        epoch_items=None if samples is None else samples.count * ranks,
         unit=(built.unit if isinstance(built, Steps) else None) or unit,
         per_item=dict(built.per_item),
         settled=dict(built.settled),
         notes=tuple(built.notes),
     )
+
+
+def _as_tried(facts: Facts, crowded: CrowdedWorkload) -> Facts:
+    """What a search did to it is no fact about it, but for how many samples went through at once."""
+    drawn = {} if crowded.drawn is None else {PHYSICAL_BATCH: crowded.drawn}
+    return msgspec.structs.replace(facts, epoch_items=crowded.epoch_items, settled={**facts.settled, **drawn})
+
+
+def in_steps(budget: Budget, built: Steps | Training) -> Budget:
+    """A job of so many items, where the batch is known: in whole batches, of which the last may be a part."""
+    if budget.job_items is None:
+        return budget
+    batch = built.items_per_step if isinstance(built, Steps) else built.samples.batch_size if built.samples else 1
+    return msgspec.structs.replace(budget, job_steps=max(1, math.ceil(budget.job_items / batch)))
 
 
 def in_time(budget: Budget, start_seconds: float | None) -> Budget:
@@ -258,13 +313,23 @@ def work(cell_folder: Path, participant: str, turns: socket.socket | None = None
     turns = turns or turns_of(cell, folder.path.parent, place)
     inside = cell.spec.launcher == "inline"  # then the process is older than the cell
     born = (process_age_seconds() or 0.0) if inside else 0.0
-    worker = Worker(cell.spec, own, folder, place, turns, cell.pair is not None, born_seconds=born)
+    worker = Worker(
+        cell.spec,
+        own,
+        folder,
+        place,
+        turns,
+        cell.pair is not None,
+        cell.allowed_bytes,
+        cell.attempt_of is not None,
+        born_seconds=born,
+    )
     outcome = worker.run()
     report = WorkerReport(
         outcome=outcome,
         facts=worker.facts,
         environment=with_frameworks(describe_environment(), [worker.framework] if worker.framework else []),
-        peak_memory_bytes=peak_memory_bytes(),
+        peak_memory_bytes=worker.peak_bytes,
         device_memory=worker.device_memory,
         start_seconds=worker.start_seconds,
     )

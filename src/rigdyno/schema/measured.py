@@ -100,6 +100,17 @@ class Soak(msgspec.Struct, frozen=True, kw_only=True):
     temperature_c: tuple[float, ...] = ()
 
 
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One try of a search for the largest value that fits."""
+
+    value: int
+    fits: bool | None  # None: it ended for a reason that has nothing to do with the value
+    memory_bytes: int | None  # that it took; None: it didn't come to its end, or nobody knows
+    thorough: bool = False  # with more steps, to confirm it
+    physical: int | None = None  # samples that went through at once, where that isn't the value
+    why: str = ""  # it ended early
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     spec: RunSpec
     records: tuple[RunRecord, ...]
@@ -112,6 +123,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     energy: EnergyFigures | Missing | None = None  # None: nobody sampled it
     job: JobTime | None = None  # None: it wasn't one
     usage: Usage | None = None  # None: nobody sampled it, or it was no job
+    attempts: tuple[Attempt, ...] = ()  # of the search for an option's value, in their order
 
     def throughput(self, kind: str = "step") -> Estimate | Missing:
         if kind in self.kinds:

@@ -57,4 +57,8 @@ JOB_JOULES = Metric(name="energy of the steps of a job", unit="J", better="lower
 USAGE = Metric(name="usage", unit="share")
 LOSS = Metric(name="loss", unit="", better="lower")
 ACCURACY = Metric(name="accuracy", unit="share", better="higher")
+EPOCH_TIME = Metric(name="time of an epoch", unit="s", better="lower")
+EPOCH_ENERGY = Metric(name="energy of an epoch", unit="J", better="lower")
+TIME_RATIO = Metric(name="time over the fastest plain training's", unit="x", better="lower")
+EPSILON = Metric(name="epsilon", unit="", better="lower")
 BURSTINESS = Metric(name="burstiness", unit="")

@@ -35,8 +35,14 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float | None = None
     evaluation_seconds: float | None = None  # that finding the accuracy took
     epsilon: float | None = None
+    epoch_epsilon: float | None = None  # of one epoch by itself, which an extrapolated time is about
+    reached: bool | None = None  # the accuracy that was wanted, on validation images; None: none was
+    trained_seconds: float | None = None  # until then, without the looks at validation images
+    trained_steps: int | None = None
+    shown_epsilon: float | None = None  # by an audit: the true one is this or more
 
 
+PHYSICAL_BATCH = "physical_batch"  # among what was settled: samples that go through the network at once, at most
 UNNAMED, COUNTED = "step", "item"  # the units where nobody gave one: of steps, and of what they say that they did
 
 
@@ -50,6 +56,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     unit: str = UNNAMED
     per_item: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e30)]] = {}  # what one item costs: {"byte": 1.2e9}
+    epoch_items: Annotated[int, msgspec.Meta(ge=0)] | None = None  # of the data set, on all ranks; None: it has none
     settled: dict[str, Value] = {}  # options that got their value at run time
     totals: dict[str, Total] = {}  # what was counted over the whole of it, by what it is called
     notes: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Literal
 
 import msgspec
@@ -15,6 +16,7 @@ Value = bool | int | float | str
 # Stand where a launcher's name would: a user's own script ran it, or `rigdyno infer` did. Nobody else can run it again.
 OWN_LOOP, INFER = "own_loop", "infer"
 IDLE = "idle"  # the workload that does nothing: what a rig draws then is taken off what others draw
+BATCHES = ("batch_size", "batch", "physical_batch")  # options that count the samples of a batch, in any workload
 OF_UPDATE = "update."  # what names of options begin with that are the update's, among those of the workload
 
 WARM_UP_ROWS = 5  # the least
@@ -27,9 +29,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 10.0
     max_steps: int | None = None
     job_steps: int | None = None  # all steps of a job, warm-up included: it ends with them, however long they take
+    job_items: int | None = None  # the same in items, where the batch is known only when it runs
     stop: Literal["steps", "clock"] = "steps"
     most_seconds: float = 0.0  # until the rows for a verdict are there; counts where it is more
     start_seconds: float | None = None  # what the start may take, more is taken off; None: as long as it does
+
+    @property
+    def is_job(self) -> bool:
+        return self.job_steps is not None or self.job_items is not None
 
     @property
     def rows(self) -> int:
@@ -44,6 +51,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Value] = {}  # those that somebody chose
     defaults: dict[str, Value] = {}  # what all others were when it was planned: a later version may have others
     largest: dict[str, int] = {}  # options that are as large as fits, and into how many bytes of memory
+    share: float = 1.0  # of the largest value that fits: what is measured with it
     update: str = "plain"
     arrangement: str = "single"
     launcher: str = "process"
@@ -77,19 +85,25 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         import hashlib  # loads OpenSSL, which a listing can do without
 
         kind, soak = self.device.partition(":")[0], self.budget.stop == "clock"
-        rules = {name: f"largest in {size} B" for name, size in self.largest.items()}  # what they came to is a result
+        part = "" if self.share == 1.0 else f"{self.share!r} of the "
+        rules = {name: f"{part}largest in {size} B" for name, size in self.largest.items()}  # the value is a result
         options = sorted({**{name: repr(value) for name, value in self.resolved.items()}, **rules}.items())
         how = (self.update, self.arrangement, self.world_size, self.nodes, kind, self.threads, soak)
-        job = () if self.budget.job_steps is None else (self.budget.job_steps,)
+        job = [figure for figure in (self.budget.job_steps, self.budget.job_items) if figure is not None]
         what = (self.workload, options, *how, *job)
         return hashlib.blake2b(msgspec.json.encode(what), digest_size=8).hexdigest()
 
-    def named_options(self) -> dict[str, str]:
-        """Those that somebody chose, in words: '96 (largest in 8 GB)'."""
+    def search_key(self) -> str:
+        """The same for all that are a share of one largest value."""
+        return msgspec.structs.replace(self, share=1.0).key()
+
+    def named_options(self, *, rules_alone: bool = False) -> dict[str, str]:
+        """Those that somebody chose, in words: '96 (largest in 8 GB)'. `rules_alone`: without what became of them."""
         words = {name: str(value) for name, value in self.options.items()}
+        part = "" if self.share == 1.0 else f"{Fraction(self.share).limit_denominator(1000)} of the "
         for name, size in self.largest.items():
-            rule = f"largest in {show_bytes(size)}"
-            words[name] = f"{words[name]} ({rule})" if name in words else rule
+            rule = f"{part}largest in {show_bytes(size)}"
+            words[name] = f"{words[name]} ({rule})" if name in words and not rules_alone else rule
         return words
 
 
@@ -107,6 +121,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm | None = None
     spare: bool = False  # runs only if time is left when all others have run, and its figure is among the widest
     attempt_of: str | None = None  # of a search: the cell that is to run with the largest value that fits
+    allowed_bytes: int | None = None  # of the device's memory, which on a CPU is the machine's; it is fenced in
     refusal: str | None = None  # why it can't run here; kept so that every table can show it
     memory_bytes: int | None = None
     seconds: float = 0.0  # expected, start-up included

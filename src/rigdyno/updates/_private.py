@@ -27,6 +27,8 @@ class PrivateUpdate:
     private: ClassVar[bool] = True
 
     noise_multiplier: float = 1.0  # standard deviation of the noise, in units of max_grad_norm
+    epsilon: float = 0.0  # instead: the least noise that keeps so many epochs within it
+    epochs: int = 0
     max_grad_norm: float = 1.0  # to which each sample's gradient is clipped
     delta: float = 1e-5  # for which epsilon is given
     group_norm: bool = False  # in the place of BatchNorm, which mixes samples
@@ -36,6 +38,10 @@ class PrivateUpdate:
             figure = getattr(self, name)
             if not (math.isfinite(figure) and figure > 0):
                 raise BadValue(f"update.{name} must be a number above 0, not {figure!r}", key=f"set.update.{name}")
+        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
+            raise BadValue(f"update.epsilon must not be negative: {self.epsilon!r}", key="set.update.epsilon")
+        if (self.epsilon > 0) != (self.epochs > 0) or self.epochs < 0:
+            raise BadValue("update.epsilon and update.epochs go together: within it, so long", key="set.update.epsilon")
         if not 0 < self.delta < 1:
             raise BadValue(f"update.delta must lie between 0 and 1, not at {self.delta!r}", key="set.update.delta")
 
@@ -52,6 +58,30 @@ class PrivateUpdate:
         if self.group_norm:
             _put_group_norm(model)
         return model.train()
+
+    def noise(self, training: Training) -> float:
+        """As it was set, or for the epsilon that was."""
+        if not self.epsilon:
+            return self.noise_multiplier
+        if training.samples is None:
+            raise CannotRun("without a data set of known size no noise can be chosen for an epsilon")
+        from rigdyno.engines.dp import BadSetting, noise_multiplier_for
+
+        rate = training.samples.batch_size / training.samples.count
+        steps = math.ceil(round(self.epochs / rate, 6))
+        try:
+            found = noise_multiplier_for(self.epsilon, self.delta, rate, steps)
+        except BadSetting as error:
+            raise refused(error, training.model) from error
+        training.settled = {**training.settled, "noise_multiplier": found}
+        return found
+
+    def epoch_epsilon(self, samples: Samples, noise: float) -> float:
+        """By the same accountant for every engine, and rounded up to whole batches."""
+        from rigdyno.engines.dp import Spent, epsilon
+
+        rate = samples.batch_size / samples.count
+        return epsilon([Spent(noise, rate, math.ceil(1 / rate))], self.delta).epsilon
 
     def check_delta(self, samples: Samples) -> None:
         """Before anything is measured that would then have no epsilon."""

@@ -3,82 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from rigdyno.contracts import Collective, Place, Requirement, Training, TrainStep, Workload
-from rigdyno.updates._private import (
-    NO_EPSILON,
-    PrivateUpdate,
-    endless,
-    loader_of,
-    looked_ahead,
-    private_step,
-    refused,
-)
+from rigdyno.updates._engine import EngineUpdate
 
 if TYPE_CHECKING:
-    import torch
-
     from rigdyno.engines.dp import PrivacyEngine
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpFast(PrivateUpdate):
+class DpFast(EngineUpdate):
     """Differentially private training by Rigdyno's own engine."""
 
-    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("dp_accounting", extra="private"))
+    start_seconds: ClassVar[float] = 4.0
 
     secure: bool = False  # noise and sampling from the system's cryptographic source: nothing repeats
 
-    def refuses(self, workload: Workload) -> str | None:
-        if getattr(workload, "precision", "fp32") in ("bf16", "fp16"):
-            return "the update 'dp_fast' clips in float32, and doesn't know half precision; try precision=fp32"
-        return None
+    def engine(self) -> PrivacyEngine:
+        from rigdyno.engines.dp import PrivacyEngine
 
-    def prepare(self, training: Training, place: Place, collective: Collective) -> TrainStep:
-        from rigdyno.engines.dp import BadSetting, MixesSamples, PrivacyEngine, Unprotected
-
-        model = self.network(training)
-        optimizer = training.optimizer(list(model.parameters()))
-        engine = PrivacyEngine(secure=self.secure)
-        refusals = (BadSetting, MixesSamples, Unprotected)
-        try:
-            self._make_private(engine, training, optimizer, place)
-        except refusals as error:
-            raise refused(error, model) from error
-        take_step = private_step(training, model, optimizer)
-
-        def step(inputs: Any, targets: Any) -> Any:
-            try:
-                return take_step(inputs, targets)
-            except refusals as error:  # some of it shows only when samples go through
-                raise refused(error, model) from error
-
-        return step
-
-    def _make_private(
-        self, engine: PrivacyEngine, training: Training, optimizer: torch.optim.Optimizer, place: Place
-    ) -> None:
-        """With Poisson batches where there is a data set, and else with the workload's own."""
-        from rigdyno.engines.dp import GivenBatches
-
-        if training.samples is None:
-            given = GivenBatches(*looked_ahead(training.batches))
-            engine.make_private_with_batches(
-                module=training.model,
-                optimizer=optimizer,
-                batches=given,
-                noise_multiplier=self.noise_multiplier,
-                max_grad_norm=self.max_grad_norm,
-            )
-            training.batches, training.notes = iter(given), (*training.notes, NO_EPSILON)
-            return
-        self.check_delta(training.samples)
-        _, _, drawn = engine.make_private(
-            module=training.model,
-            optimizer=optimizer,
-            data_loader=loader_of(training.samples, place),
-            noise_multiplier=self.noise_multiplier,
-            max_grad_norm=self.max_grad_norm,
-        )
-        training.batches, training.epsilon = endless(drawn), lambda: engine.get_epsilon(self.delta)
+        return PrivacyEngine(secure=self.secure, ledger=self.ledger or None)

@@ -65,14 +65,14 @@ class Function:
         return None
 
     def build(self, place: Place) -> Steps:
-        function = _found(_imported(Path(self.file)), self.function, self.file)
+        function = found_in(imported(Path(self.file)), self.function, self.file)
         where = f"{self.function} in {self.file}"
-        _check_arguments(function, self.arguments, where)
+        check_arguments(function, self.arguments, where)
         step = _CheckedStep(function, dict(self.arguments), where)
         return Steps(kinds={"step": step}, unit=self.unit, counts=lambda: step.counts is True)
 
 
-def _imported(path: Path) -> ModuleType:
+def imported(path: Path) -> ModuleType:
     """As Python runs a script, its folder first on the path, but not as __main__: what that guards stays asleep."""
     path = path.resolve()
     sys.path.insert(0, str(path.parent))
@@ -90,7 +90,7 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def _found(module: ModuleType, name: str, file: str) -> Callable[..., Any]:
+def found_in(module: ModuleType, name: str, file: str) -> Callable[..., Any]:
     if not hasattr(module, name):
         raise BadValue(f"no function named '{name}' in {file}; {suggestion(name, _functions(module))}")
     function = getattr(module, name)
@@ -106,7 +106,7 @@ def _functions(module: ModuleType) -> list[str]:
     return own or list(public)
 
 
-def _check_arguments(function: Callable[..., Any], arguments: Mapping[str, Value], where: str) -> None:
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Value], where: str) -> None:
     try:
         parameters = inspect.signature(function).parameters
     except (ValueError, TypeError):  # some built-in functions don't tell

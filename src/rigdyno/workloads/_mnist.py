@@ -1,17 +1,16 @@
 """MNIST, or what has its form (Fashion-MNIST), from a folder; else made-up images that can be learnt. What workloads on
-all frameworks share: the data, who gets which of it, and in which order."""
+all frameworks share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rigdyno.contracts import CannotRun, Place
 from rigdyno.errors import BadValue
 from rigdyno.workloads._idx import read_idx
+from rigdyno.workloads._labelled import RESIDENT, Part, Source, made_up
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,41 +26,14 @@ FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 _PREFIXES = ("train", "t10k")
 _IMAGES, _LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 _FLOAT32_BYTES = 4
-_BLOCK = 4  # made-up images consist of blocks that a small convolution can see
-
-
-@dataclass(frozen=True)
-class Part:
-    """The training or the test images, as bytes."""
-
-    images: NDArray[np.uint8]  # count x 28 x 28
-    labels: NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def share(self, rank: int, world_size: int) -> Part:
-        """One rank's images. All ranks have equally many, so that none waits for another's last batch."""
-        each = len(self) // world_size
-        return Part(self.images[rank::world_size][:each], self.labels[rank::world_size][:each])
-
-
-@dataclass(frozen=True)
-class Source:
-    train: Part
-    test: Part
-    notes: tuple[str, ...]  # which images these are
-
-
-_RESIDENT = "all images lie on the device from the start: loading isn't measured"
 
 
 def opened(data: str, seed: int) -> Source:
     """`data`: a folder, 'fashion', or nothing for synthetic images."""
     if not data:
-        return Source(*synthetic(seed), ("synthetic images, not MNIST: the accuracy says nothing", _RESIDENT))
+        return Source(*synthetic(seed), ("synthetic images, not MNIST: the accuracy says nothing", RESIDENT))
     whose = "Fashion-MNIST" if data == FASHION else "images of MNIST's form, from the given folder"
-    return Source(*from_folder(_folder(data)), (whose, _RESIDENT))
+    return Source(*from_folder(_folder(data)), (whose, RESIDENT))
 
 
 def refusal(data: str) -> str | None:
@@ -83,13 +55,6 @@ def memory_bytes(batch_size: int) -> int:
     return (TRAIN_IMAGES + TEST_IMAGES) * pixels * (_FLOAT32_BYTES + 2) + batch_size * pixels * 100
 
 
-def share_of(train: Part, place: Place, batch_size: int) -> Part:
-    mine = train.share(place.rank, place.world_size)
-    if batch_size > len(mine):
-        raise CannotRun(f"batch_size {batch_size} is more than the {len(mine)} images of a rank")
-    return mine
-
-
 def normalised(part: Part) -> NDArray[np.float32]:
     """Pixels as numbers, as the classic example has them."""
     import numpy as np
@@ -99,15 +64,6 @@ def normalised(part: Part) -> NDArray[np.float32]:
     pixels -= MEAN
     pixels /= DEVIATION
     return pixels
-
-
-def orders(images: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Of each epoch: the numbers of all images, shuffled."""
-    import numpy as np
-
-    random = np.random.default_rng(seed)
-    while True:
-        yield random.permutation(images)
 
 
 def count(shapes: Sequence[Sequence[int]]) -> int:
@@ -132,15 +88,8 @@ def from_folder(folder: Path) -> tuple[Part, Part]:
 
 
 def synthetic(seed: int, train: int = TRAIN_IMAGES, test: int = TEST_IMAGES) -> tuple[Part, Part]:
-    """Each class is a pattern of blocks under noise: easy to learn, and of the cost of the real images."""
-    import numpy as np
-
-    random = np.random.default_rng(seed)
-    coarse = random.integers(0, 128, (CLASSES, SIDE // _BLOCK, SIDE // _BLOCK), dtype=np.uint8)
-    patterns = coarse.repeat(_BLOCK, axis=1).repeat(_BLOCK, axis=2)
-    labels = random.integers(0, CLASSES, train + test, dtype=np.uint8)
-    images = patterns[labels] + random.integers(0, 128, (train + test, SIDE, SIDE), dtype=np.uint8)
-    return Part(images[:train], labels[:train]), Part(images[train:], labels[train:])
+    made = made_up(seed, CLASSES, (SIDE, SIDE), train + test)
+    return made.first(train), made.behind(train)
 
 
 def _read_part(folder: Path, prefix: str) -> Part:

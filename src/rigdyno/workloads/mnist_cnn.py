@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rigdyno.contracts import Options, Place, Requirement, Samples, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads import _mnist
+from rigdyno.workloads._labelled import Part, share_of
 from rigdyno.workloads._options import number_between, text, whole_number
-from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS
+from rigdyno.workloads._torch import (
+    IMPORT_BYTES,
+    IMPORT_SECONDS,
+    accuracy_of,
+    check_until,
+    shuffled,
+    validation_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +41,17 @@ class MnistCnn:
     batch_size: int = 64
     learning_rate: float = 0.01
     momentum: float = 0.5
+    dropout: float = 0.5
+    until: float = 0.0  # the accuracy on validation images to stop at; 0: it ends with its budget
+    validation: int = 0  # of the training images, kept apart for that
     data: str = ""  # a folder with MNIST's idx files, or 'fashion' (Debian's Fashion-MNIST); empty: synthetic images
 
     def __post_init__(self) -> None:
         whole_number("batch_size", self.batch_size)
         number_between("learning_rate", self.learning_rate, 0, 1000)
         number_between("momentum", self.momentum, 0, 1)
+        number_between("dropout", self.dropout, 0, 1)
+        check_until(self.until, self.validation)
         text("data", self.data)
 
     def refuses(self, system: System, device: str) -> str | None:
@@ -60,19 +73,21 @@ class MnistCnn:
         import torch
 
         source = _mnist.opened(self.data, place.seed)
-        mine = _mnist.share_of(source.train, place, self.batch_size)
+        kept_apart, train = source.train.first(self.validation), source.train.behind(self.validation)
+        mine = share_of(train, place, self.batch_size)
         torch.manual_seed(place.seed)  # every rank begins with the same parameters
-        model = _network().to(place.device)
+        model = _network(self.dropout).to(place.device)
         torch.manual_seed(place.seed + place.rank)  # but drops out on its own
-        images, labels = _on_device(mine, place.device)
+        samples = _samples(mine, self.batch_size, place.device)
         return Training(
             model=model,
             loss=torch.nn.functional.nll_loss,
             optimizer=self._optimizer,
-            batches=_batches((images, labels), self.batch_size, place.seed + place.rank),
-            samples=Samples(len(labels), self.batch_size, lambda chosen: (images[chosen], labels[chosen])),
-            accuracy=_accuracy(model, _on_device(source.test, place.device)),
-            settled={"parameters": _mnist.count([each.shape for each in model.parameters()])},
+            batches=shuffled(samples, place.seed + place.rank),
+            samples=samples,
+            accuracy=accuracy_of(model, _samples(source.test, _TEST_BATCH, place.device)),
+            validation=validation_of(model, _samples(kept_apart, _TEST_BATCH, place.device), self.until, place),
+            settled={"parameters": _mnist.count([each.shape for each in model.parameters()]), "samples": samples.count},
             notes=source.notes,
         )
 
@@ -82,7 +97,7 @@ class MnistCnn:
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
 
-def _network() -> torch.nn.Module:
+def _network(dropout: float = 0.5) -> torch.nn.Module:
     from torch import nn
 
     return nn.Sequential(
@@ -90,19 +105,19 @@ def _network() -> torch.nn.Module:
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Conv2d(10, 20, kernel_size=5),
-        nn.Dropout2d(),
+        nn.Dropout2d(dropout),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(320, 50),
         nn.ReLU(),
-        nn.Dropout(),
+        nn.Dropout(dropout),
         nn.Linear(50, _mnist.CLASSES),
         nn.LogSoftmax(dim=1),
     )
 
 
-def _on_device(part: _mnist.Part, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _on_device(part: Part, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Normalised images (count x 1 x 28 x 28) and labels."""
     import torch
 
@@ -110,28 +125,6 @@ def _on_device(part: _mnist.Part, device: str) -> tuple[torch.Tensor, torch.Tens
     return pixels.to(device), torch.tensor(part.labels, dtype=torch.int64).to(device)
 
 
-def _batches(
-    data: tuple[torch.Tensor, torch.Tensor], size: int, seed: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Epoch after epoch, each in a new order; the last batch of an epoch may be smaller."""
-    import torch
-
-    images, labels = data
-    for order in _mnist.orders(len(labels), seed):
-        for chosen in torch.split(torch.from_numpy(order).to(labels.device), size):
-            yield images[chosen], labels[chosen]
-
-
-def _accuracy(model: torch.nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> Callable[[], float]:
-    """The share of the test images that the model names rightly."""
-    import torch
-
-    @torch.no_grad()
-    def accuracy() -> float:
-        model.eval()
-        pairs = zip(*(torch.split(tensor, _TEST_BATCH) for tensor in data), strict=True)
-        right = sum(int((model(images).argmax(dim=1) == labels).sum()) for images, labels in pairs)
-        model.train()
-        return right / len(data[1])
-
-    return accuracy
+def _samples(part: Part, batch_size: int, device: str) -> Samples:
+    images, labels = _on_device(part, device)
+    return Samples(len(labels), batch_size, lambda chosen: (images[chosen], labels[chosen]))

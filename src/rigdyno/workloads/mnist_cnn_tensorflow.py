@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from rigdyno.contracts import Options, Place, Requirement, Samples, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads import _mnist
+from rigdyno.workloads._labelled import Part, orders, share_of
 from rigdyno.workloads._options import number_between, one_of, text, whole_number
 from rigdyno.workloads._tensorflow import IMPORT_BYTES, IMPORT_SECONDS, Adam, Momentum, placed
 
@@ -77,7 +78,7 @@ class MnistCnnTensorflow:
         from rigdyno.workloads._mnist_networks import AsPublished, Shared
 
         source = _mnist.opened(self.data, place.seed)
-        mine = source.train if self._is_published else _mnist.share_of(source.train, place, self._batch)
+        mine = source.train if self._is_published else share_of(source.train, place, self._batch)
         with placed(place.device):
             # Every rank begins with the same parameters, but drops out on its own.
             model = (AsPublished if self._is_published else Shared)(place.seed)
@@ -116,7 +117,7 @@ def _loss(outputs: Any, targets: Any) -> Any:
     return -tf.reduce_mean(tf.gather(outputs, targets, batch_dims=1))
 
 
-def _on_device(part: _mnist.Part) -> tuple[Any, Any]:
+def _on_device(part: Part) -> tuple[Any, Any]:
     """Normalised images (count x 28 x 28 x 1) and labels."""
     import tensorflow as tf
 
@@ -125,7 +126,7 @@ def _on_device(part: _mnist.Part) -> tuple[Any, Any]:
 
 def _batches(images: Any, labels: Any, size: int, seed: int) -> Iterator[tuple[Any, Any]]:
     """Epoch after epoch, each in a new order, the same as mnist_cnn's."""
-    for order in _mnist.orders(len(labels), seed):
+    for order in orders(len(labels), seed):
         for begin in range(0, len(order), size):
             yield _picked(images, labels, order[begin : begin + size])
 

@@ -8,10 +8,17 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rigdyno.contracts import CannotRun, Options, Place, Requirement, Training
+from rigdyno.contracts import Options, Place, Requirement, Training
 from rigdyno.schema.system import System
 from rigdyno.workloads._options import number_between, one_of, text, whole_number, yes_or_no
-from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, is_host
+from rigdyno.workloads._torch import (
+    FORWARD_AND_BACKWARD,
+    IMPORT_BYTES,
+    IMPORT_SECONDS,
+    forward_flop,
+    is_host,
+    load_weights,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +29,6 @@ _AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
 
 SIDE, CLASSES = 224, 1000
 PARAMETERS = 25_557_032  # with as many classes
-FORWARD_AND_BACKWARD = 3  # times the operations of a forward pass: the backward pass has two products for each of its
 _SMALLEST_SIDE = 32  # halved five times, that is one pixel
 _BATCHES = 4  # resident, taken in turns
 _KEPT_BYTES = 100_000_000  # of one image at full size, until its backward pass
@@ -104,7 +110,7 @@ class ResNet50:
             loss=_loss,
             optimizer=self._optimizer,
             batches=self._batches(place),
-            per_item={"flop": FORWARD_AND_BACKWARD * forward_flop(self.image_size, self.classes)},
+            per_item={"flop": FORWARD_AND_BACKWARD * self._forward_flop()},
             scaler=torch.amp.GradScaler(place.device.partition(":")[0]) if self.precision == "fp16" else None,
             phases=True,
             notes=("synthetic images that lie on the device from the start: loading isn't measured",),
@@ -117,7 +123,7 @@ class ResNet50:
 
         model: torch.nn.Module = Network(self.classes)
         if self.weights:
-            _load(model, Path(self.weights))
+            load_weights(model, Path(self.weights))
         model = model.to(device).to(memory_format=self._layout())  # type: ignore[call-overload]
         if self.precision in _AUTOCAST:
             kind, dtype = device.partition(":")[0], getattr(torch, _AUTOCAST[self.precision])
@@ -125,6 +131,11 @@ class ResNet50:
         if self.compiled:
             model.compile()
         return model
+
+    def _forward_flop(self) -> float:
+        from rigdyno.workloads._resnet import Network
+
+        return forward_flop(lambda: Network(self.classes), self.image_size)
 
     def _layout(self) -> torch.memory_format:
         import torch
@@ -159,29 +170,3 @@ def _loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     import torch
 
     return torch.nn.functional.cross_entropy(outputs.float(), targets)
-
-
-def forward_flop(image_size: int, classes: int) -> float:
-    """Of one image, two for each multiplication with its addition; counted on tensors without memory."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from rigdyno.workloads._resnet import Network
-
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        Network(classes).eval()(torch.empty(1, 3, image_size, image_size))
-    return float(counter.get_total_flops())
-
-
-def _load(model: torch.nn.Module, path: Path) -> None:
-    """Tensors only: a file that would execute code is refused."""
-    import pickle
-
-    import torch
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        model.load_state_dict(state)
-    except (OSError, RuntimeError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise CannotRun(f"{path} holds no weights of this network: {first}") from error

@@ -10,6 +10,7 @@ DEVICE_BYTES = 5000
 seed: int | None = None
 threads = 1
 allocated = peak = 0
+limit = DEVICE_BYTES
 _done_at = 0.0
 
 
@@ -25,5 +26,7 @@ def wait() -> None:
 
 def allocate(size: int) -> None:
     global allocated, peak
+    if allocated + size > limit:
+        raise RuntimeError("the dream is full")
     allocated += size
     peak = max(peak, allocated)

@@ -75,6 +75,11 @@ class MadeUp:
     def is_out_of_memory(self, error: BaseException) -> bool:
         return str(error) == "the dream is full"
 
+    def limit_memory(self, device: str, size: int) -> None:
+        import made_up
+
+        made_up.limit = size
+
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUpSteps:
@@ -120,6 +125,27 @@ class MadeUpSteps:
             made_up.allocate(-500)
 
         return Steps(kinds={"step": step}, settled={"seed": made_up.seed or 0})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUpBatches(MadeUpSteps):
+    """Fills a made-up device"""
+
+    small: ClassVar[Options] = {}
+
+    batch: int = 1
+
+    def build(self, place: Place) -> Steps:
+        import made_up
+
+        made_up.allocate(1000)
+
+        def step() -> None:
+            made_up.allocate(20 * self.batch)
+            made_up.launch(0.001)
+            made_up.allocate(-20 * self.batch)
+
+        return Steps(kinds={"step": step}, items_per_step=self.batch)
 
 
 @dataclass(frozen=True, kw_only=True)

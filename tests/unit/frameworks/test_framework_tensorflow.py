@@ -74,3 +74,13 @@ def test_a_rank_that_sees_its_own_card_alone_knows_it_as_the_first():
 def test_signs_of_too_little_memory(error):
     assert TensorFlow(api=Simulated(0)).is_out_of_memory(error)
     assert not TensorFlow(api=Simulated(0)).is_out_of_memory(ValueError("no such file"))
+
+
+def test_a_limit_is_given_to_the_card_that_is_asked_for():
+    simulated, told = Simulated(3), []
+    simulated.config.LogicalDeviceConfiguration = lambda memory_limit: memory_limit
+    simulated.config.set_logical_device_configuration = lambda card, logical: told.append((card.name, logical))
+    TensorFlow(api=simulated).limit_memory("cuda:2", 3 * 2**20)
+    assert told == [("physical 2", [3])]
+    TensorFlow(api=simulated).limit_memory("cpu", 3 * 2**20)
+    assert len(told) == 1

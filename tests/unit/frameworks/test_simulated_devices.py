@@ -126,6 +126,18 @@ class TestPort:
             torch.queues[0].allocate(1001)
         assert port.is_out_of_memory(caught.value)
 
+    def test_a_limit_is_kept_by_the_allocator(self, port, torch):
+        port.limit_memory("cuda:1", 400)
+        torch.queues[1].allocate(400)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.queues[1].allocate(1)
+        torch.queues[0].allocate(1000)
+
+    def test_a_limit_beyond_what_there_is_changes_nothing(self, port, torch):
+        port.limit_memory("cuda:0", 5000)
+        torch.queues[0].allocate(1000)
+        port.limit_memory("cpu", 1)
+
     def test_of_several_devices_all_are_waited_for(self, port, torch):
         torch.queues[0].work(1.0)
         torch.queues[1].work(3.0)

@@ -375,7 +375,7 @@ def test_names_of_more_than_a_hundred_cells_sort_in_the_order_they_run_in():
 @pytest.mark.parametrize("kind", ["update", "arrangement"])
 def test_a_suite_chooses_its_own_parts(kind, monkeypatch):
     """An option that would be passed over in silence is refused."""
-    monkeypatch.setattr("rigdyno.plan.expand._require_parts", lambda request: None)
+    monkeypatch.setattr("rigdyno.plan.expand.require_parts", lambda request: None)
     with pytest.raises(UsageError, match=f"chooses its own {kind}"):
         expand(Request(target="device", **{kind: "another"}), a_system(), "cpu", PLENTY)
 

@@ -1,8 +1,10 @@
 """Private updates against the definition: each sample's gradient alone in float64, clipped, summed, with noise."""
 
 import copy
+import functools
 import itertools
 import types
+from typing import get_args
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from torch.nn import functional
 from rigdyno.contracts import CannotRun, Place, Samples, Training
 from rigdyno.errors import BadValue
 from rigdyno.updates._private import NO_EPSILON
+from rigdyno.updates.dp_expanded import DpExpanded
 from rigdyno.updates.dp_fast import DpFast
-from rigdyno.updates.dp_opacus import DpOpacus
+from rigdyno.updates.dp_opacus import NOT_IN_PLACE, DpOpacus, Mode
 from rigdyno.workloads.resnet50 import ResNet50
 
 dp_accounting = pytest.importorskip("dp_accounting")
@@ -24,7 +27,10 @@ BOUND, HARDLY_ANY = 0.05, 1e-9
 HERE = Place(device="cpu", seed=5)
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+OPACUS = {mode: functools.partial(DpOpacus, mode=mode) for mode in get_args(Mode)}
+EVERY = {"dp_fast": DpFast, "dp_expanded": DpExpanded, **OPACUS}
 both = pytest.mark.parametrize("kind", [DpFast, DpOpacus])
+every = pytest.mark.parametrize("kind", EVERY.values(), ids=EVERY)
 
 
 def network():
@@ -45,13 +51,13 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=1.0)
 
 
-def training(model=None, *, known=True, **fields):
+def training(model=None, *, known=True, loss=functional.cross_entropy, **fields):
     """`known`: the data set, beside batches that are made of it."""
     inputs, targets = images()
     rows = itertools.cycle(range(0, COUNT, BATCH))
     return Training(
         model=model or network(),
-        loss=functional.cross_entropy,
+        loss=loss,
         optimizer=sgd,
         batches=((inputs[row : row + BATCH], targets[row : row + BATCH]) for row in rows),
         samples=Samples(COUNT, BATCH, lambda chosen: (inputs[chosen], targets[chosen])) if known else None,
@@ -83,7 +89,7 @@ def moved_by(update, shared):
     return before - flat(shared.model), batch
 
 
-@both
+@every
 @pytest.mark.parametrize("known", [True, False])
 def test_a_step_is_the_sum_of_clipped_gradients_over_the_expected_batch(kind, known):
     shared = training(known=known)
@@ -94,7 +100,7 @@ def test_a_step_is_the_sum_of_clipped_gradients_over_the_expected_batch(kind, kn
     assert float((moved - expected).norm()) < 1e-4 * float(expected.norm())
 
 
-@both
+@every
 @pytest.mark.parametrize("known", [True, False])
 def test_noise_is_the_multiplier_times_the_bound_over_the_expected_batch(kind, known):
     shared = training(known=known)
@@ -111,9 +117,9 @@ def drawn_by(kind, steps, seed=5):
     return [targets.tolist() for _, targets in itertools.islice(shared.batches, steps)]
 
 
-def test_both_draw_the_same_batches_by_chance():
-    ours, theirs = drawn_by(DpFast, 60), drawn_by(DpOpacus, 60)
-    assert ours == theirs
+def test_all_draw_the_same_batches_by_chance():
+    ours, *theirs = (drawn_by(kind, 60) for kind in EVERY.values())
+    assert all(other == ours for other in theirs)
     assert ours != drawn_by(DpFast, 60, seed=6)
     sizes = [len(batch) for batch in ours]
     assert len(set(sizes)) > 5
@@ -121,7 +127,7 @@ def test_both_draw_the_same_batches_by_chance():
     assert ours[:15] != ours[15:30]  # another epoch, other batches
 
 
-@both
+@every
 def test_epsilon_is_the_accountants_for_the_steps_done(kind):
     shared = training()
     step = kind(noise_multiplier=1.5).prepare(shared, HERE, None)
@@ -143,7 +149,7 @@ def test_opacus_gives_a_bound_where_its_tight_accountant_would_take_all_memory()
     assert shared.epsilon() == renyi.get_epsilon(1e-5) > 100
 
 
-@both
+@every
 def test_without_a_data_set_the_batches_are_the_workloads_own_and_there_is_no_epsilon(kind):
     shared, untouched = training(known=False, notes=("a note",)), training()
     kind().prepare(shared, HERE, None)
@@ -153,7 +159,7 @@ def test_without_a_data_set_the_batches_are_the_workloads_own_and_there_is_no_ep
     assert shared.notes == ("a note", NO_EPSILON)
 
 
-@both
+@every
 def test_empty_batches_are_noise_alone(kind):
     shared = training()
     step = kind(max_grad_norm=BOUND).prepare(shared, HERE, None)
@@ -164,7 +170,7 @@ def test_empty_batches_are_noise_alone(kind):
     assert float((flat(shared.model) - before).std()) == pytest.approx(BOUND / BATCH, rel=0.05)
 
 
-@both
+@every
 def test_its_phases_are_marked(kind):
     marks = []
     shared = training(mark=marks.append)
@@ -187,7 +193,7 @@ def test_batch_norm_is_refused_in_the_engines_own_words_and_with_what_to_try():
         assert str(refusal.value).endswith("; here: --set update.group_norm=true")
 
 
-@both
+@every
 def test_group_norm_takes_its_place_in_the_workloads_own_network(kind):
     shared = training(with_batch_norm())
     own = shared.model
@@ -209,12 +215,50 @@ def test_what_shows_only_when_samples_go_through_is_a_refusal_too():
         step(*next(shared.batches))
 
 
-def test_what_opacus_cannot_do_fails_in_its_own_words():
+@pytest.mark.parametrize("kind", OPACUS.values(), ids=OPACUS)
+def test_what_opacus_cannot_follow_is_not_done_in_place_and_said(kind):
     model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(96, CLASSES))
-    shared = training(model)
-    step = DpOpacus().prepare(shared, HERE, None)
-    with pytest.raises(RuntimeError, match="BackwardHookFunction is a view and is being modified inplace"):
-        step(*next(shared.batches))
+    shared = training(copy.deepcopy(model))
+    moved, batch = moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=BOUND), shared)
+    expected = clipped_sum(model, *batch, BOUND) / BATCH
+    assert float((moved - expected).norm()) < 1e-4 * float(expected.norm())
+    assert NOT_IN_PLACE in shared.notes
+
+
+def test_an_unknown_mode_is_told():
+    with pytest.raises(BadValue, match=r"update\.mode can't be 'gohst'; did you mean 'ghost'"):
+        DpOpacus(mode="gohst")
+
+
+def mean_of_squares(outputs, targets):
+    """A loss that takes no reduction."""
+    return (outputs - functional.one_hot(targets, CLASSES)).square().sum(dim=1).mean()
+
+
+def test_ghost_takes_any_mean_over_samples_for_a_loss():
+    found = []
+    for kind in (DpFast, OPACUS["ghost"]):
+        shared = training(loss=mean_of_squares)
+        found.append(moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=BOUND), shared)[0])
+    assert float((found[0] - found[1]).norm()) < 1e-4 * float(found[0].norm())
+
+
+def depthwise():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 8, 3, stride=2, padding=1, bias=False), nn.GroupNorm(4, 8), nn.SiLU(),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), nn.GroupNorm(4, 8), nn.SiLU(), nn.Conv2d(8, 12, 1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, CLASSES),
+    )  # fmt: skip
+
+
+@every
+def test_all_take_the_same_step_on_one_batch_through_the_layers_of_efficientnet(kind):
+    shared = training(depthwise())
+    before = copy.deepcopy(shared.model)
+    moved, batch = moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=BOUND), shared)
+    expected = clipped_sum(before, *batch, BOUND) / BATCH
+    assert float((moved - expected).norm()) < 1e-4 * float(expected.norm())
 
 
 def test_opacus_refuses_buffers_in_its_own_words():
@@ -224,13 +268,13 @@ def test_opacus_refuses_buffers_in_its_own_words():
         DpOpacus().prepare(training(model), HERE, None)
 
 
-@both
+@every
 def test_a_delta_that_would_publish_a_sample_is_refused_before_anything_is_measured(kind):
     with pytest.raises(CannotRun, match=r"delta 0\.01 is too large for 300 samples"):
         kind(delta=0.01).prepare(training(), HERE, None)
 
 
-@both
+@every
 def test_scaled_losses_and_compiled_networks_are_refused(kind):
     with pytest.raises(CannotRun, match="try precision=fp32"):
         kind().prepare(training(scaler=object()), HERE, None)

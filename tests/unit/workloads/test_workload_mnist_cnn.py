@@ -13,6 +13,8 @@ from rigdyno.contracts import CannotRun, Place
 from rigdyno.errors import BadValue
 from rigdyno.updates.plain import Plain
 from rigdyno.workloads import _mnist, mnist_cnn
+from rigdyno.workloads._labelled import Part
+from rigdyno.workloads._torch import shuffled
 from rigdyno.workloads.mnist_cnn import MnistCnn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,7 +44,7 @@ def test_it_learns_in_a_few_dozen_steps():
 
 def test_an_epoch_shows_every_image_once_and_the_last_batch_is_smaller():
     train, _ = _mnist.synthetic(0)
-    batches = mnist_cnn._batches(mnist_cnn._on_device(train, "cpu"), 64, seed=0)
+    batches = shuffled(mnist_cnn._samples(train, 64, "cpu"), seed=0)
     epoch = list(islice(batches, 8))
     assert [len(targets) for _, targets in epoch] == [64] * 7 + [52]
     assert sorted(torch.cat([targets for _, targets in epoch]).tolist()) == sorted(train.labels.tolist())
@@ -69,7 +71,7 @@ def test_ranks_share_the_images_and_begin_alike():
 
 def test_pixels_are_normalised_as_in_the_example():
     images = np.array([[[0, 255] * 14] * 28], dtype=np.uint8)
-    pixels, labels = mnist_cnn._on_device(_mnist.Part(images, np.array([7], dtype=np.uint8)), "cpu")
+    pixels, labels = mnist_cnn._on_device(Part(images, np.array([7], dtype=np.uint8)), "cpu")
     assert pixels.shape == (1, 1, 28, 28)
     assert pixels[0, 0, 0, :2].tolist() == pytest.approx([-0.1307 / 0.3081, (1 - 0.1307) / 0.3081])
     assert labels.tolist() == [7]

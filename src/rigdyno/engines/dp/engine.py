@@ -48,11 +48,16 @@ class PrivacyEngine:
         generator: torch.Generator | None = None,
         kernels: bool | None = None,
         accountant: Accountant = "pld",
+        expanded: bool = False,
     ) -> None:
         """`secure`: noise and sampling from the system's cryptographic source, and nothing repeats. `ledger`: a file
-        that counts over several runs. `kernels`: Numba's, none of them, or (None) as this machine allows."""
+        that counts over several runs. `kernels`: Numba's, none of them, or (None) as this machine allows. `expanded`:
+        gradients of each sample by expanded weights, the plain way, to compare with; without kernels."""
         check_accountant(accountant)
-        self.secure, self.kernels, self.accountant = secure, kernels, accountant
+        if expanded and kernels:
+            raise BadSetting("expanded weights are torch's own operations: leave out kernels or expanded")
+        self.secure, self.accountant, self.expanded = secure, accountant, expanded
+        self.kernels = False if expanded else kernels
         self._adjacency: str | None = None
         self._generator = generator
         # One rank adds the noise and keeps the file; the others count along.
@@ -188,7 +193,16 @@ class PrivacyEngine:
         source = noise_generator if noise_generator is not None else self._generator
         noise = noise_source(device, generator=source, secure=self.secure, kernels=self.kernels, turn=turn)
         self._training = PrivateTraining(
-            module, optimizer, batches, self.ledger, noise, noise_multiplier, bound, self.kernels, batch_first
+            module,
+            optimizer,
+            batches,
+            self.ledger,
+            noise,
+            noise_multiplier,
+            bound,
+            self.kernels,
+            batch_first,
+            self.expanded,
         )
 
     @property

@@ -40,6 +40,7 @@ class PrivateTraining:
         bound: Bound,
         kernels: bool | None = None,
         batch_first: bool = True,
+        expanded: bool = False,
     ) -> None:
         self._ledger, self._loader, self._tray, self._ranks = ledger, loader, loader.tray, Ranks.here()
         self._noise, self._noise_multiplier, self._bound = noise, noise_multiplier, bound
@@ -48,7 +49,7 @@ class PrivateTraining:
         able = usable(kernels, named[0][1].device)
         self.clipping = Clipping(named, bound, able, self._ranks.count, self._tray)
         self._inventory = Inventory(network, self.clipping)
-        self._wiring = Wiring(network, self.clipping, batch_first)
+        self._wiring = Wiring(network, self.clipping, batch_first, expanded)
         self._tray.skipped = self._count
         self._steps_open, self._released_at = 0, -1
         self._paid_for = math.inf

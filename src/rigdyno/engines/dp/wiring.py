@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
@@ -11,6 +11,7 @@ from rigdyno.engines.dp.checks.door import Door
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.forwards import own_forward
 from rigdyno.engines.dp.layers import Layer, rules
+from rigdyno.engines.dp.layers._expanded import EXPANDED
 from rigdyno.engines.dp.layers._generic import Generic
 from rigdyno.engines.dp.layers.group_norm import ACTIVATIONS, Chain
 from rigdyno.engines.dp.layers.group_norm import Rule as GroupNorm
@@ -19,8 +20,10 @@ from rigdyno.engines.dp.layers.group_norm import Rule as GroupNorm
 class Wiring:
     """Of one network; the network stays the same object, with the same names in its state dict."""
 
-    def __init__(self, network: nn.Module, clipping: Clipping, batch_first: bool = True) -> None:
-        layers = list(_layers(network, clipping))
+    def __init__(
+        self, network: nn.Module, clipping: Clipping, batch_first: bool = True, expanded: bool = False
+    ) -> None:
+        layers = list(_layers(network, clipping, EXPANDED if expanded else {}))
         self._taken = [*layers, *(_chains(network, layers, clipping) if clipping.kernels else [])]
         for layer in self._taken:
             layer.take()
@@ -53,19 +56,22 @@ def _chains(network: nn.Module, layers: list[Layer], clipping: Clipping) -> Iter
                 yield Chain(chain, name, clipping, mine)
 
 
-def _layers(network: nn.Module, clipping: Clipping, name: str = "") -> Iterator[Layer]:
-    """A module that nothing is trained of stays as it is; one that a rule takes is taken with its children."""
+def _layers(
+    network: nn.Module, clipping: Clipping, instead: Mapping[type[Layer], type[Layer]], name: str = ""
+) -> Iterator[Layer]:
+    """A module that nothing is trained of stays as it is; one that a rule takes is taken with its children. `instead`:
+    what stands in for some rules."""
     if not any(parameter in clipping.gradients for parameter in network.parameters()):
         return
     rule = rule_for(network)
     own = [parameter for parameter in network.parameters(recurse=False) if parameter in clipping.gradients]
     if rule is not None:
-        yield rule(network, name, clipping)
+        yield instead.get(rule, rule)(network, name, clipping)
     elif own or is_parametrized(network) or (own_forward(network) is not None and rules().get(type(network))):
         yield Generic(network, name, clipping)
     else:
         for child_name, child in network.named_children():
-            yield from _layers(child, clipping, f"{name}.{child_name}".lstrip("."))
+            yield from _layers(child, clipping, instead, f"{name}.{child_name}".lstrip("."))
 
 
 def rule_for(module: nn.Module) -> type[Layer] | None:

@@ -38,11 +38,16 @@ def naive_sum(gradients: list[Tensor], bound: float) -> Tensor:
 
 
 def wired(
-    network: nn.Module, bound: float | None, kernels: bool, reduction="mean", batch_first: bool = True
+    network: nn.Module,
+    bound: float | None,
+    kernels: bool,
+    reduction="mean",
+    batch_first: bool = True,
+    expanded: bool = False,
 ) -> tuple[nn.Module, Clipping]:
     network = copy.deepcopy(network)
     clipping = Clipping(trained(network), Bound(bound, reduction), kernels)
-    Wiring(network, clipping, batch_first)
+    Wiring(network, clipping, batch_first, expanded)
     return network, clipping
 
 
@@ -55,9 +60,10 @@ def engine_sum(
     reduction="mean",
     pieces: int = 1,
     loss=functional.cross_entropy,
+    expanded: bool = False,
 ) -> Tensor:
     """What the optimizer would get before noise, flat, in float64; in so many micro-batches."""
-    network, clipping = wired(network, bound, kernels, reduction)
+    network, clipping = wired(network, bound, kernels, reduction, expanded=expanded)
     for part in range(pieces):
         rows = slice(part * len(answers) // pieces, (part + 1) * len(answers) // pieces)
         loss(network(*(given[rows] for given in inputs)), answers[rows], reduction=reduction).backward()

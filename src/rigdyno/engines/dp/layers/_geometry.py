@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -44,6 +44,10 @@ class Geometry:
         """Along each axis, the taps that ever see the map; the others see nothing but padding."""
         axes = zip(sizes, self.out(sizes), self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return [_living(*axis) for axis in axes]
+
+    def times(self, samples: int) -> Geometry:
+        """Of as many such convolutions side by side."""
+        return replace(self, groups=self.groups * samples)
 
     def strided(self, inputs: Tensor) -> Tensor:
         """What a kernel of one sees."""

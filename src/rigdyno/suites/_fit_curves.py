@@ -1,0 +1,110 @@
+"""A search and what was measured with its result, gathered: for each way of training the sizes of its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rigdyno.analyse.attempts import as_tries
+from rigdyno.analyse.search import Line, line_of
+from rigdyno.schema.estimate import Estimate, Missing
+from rigdyno.schema.measured import Attempt, Measurement
+from rigdyno.schema.record import Completed
+
+
+@dataclass(frozen=True)
+class FitCurve:
+    """One search, and the sizes that were measured: the largest first."""
+
+    name: str  # what tells it from the others: its update, and what else differs
+    option: str
+    allowed_bytes: int
+    sizes: tuple[Measurement, ...]
+
+    @property
+    def largest(self) -> Measurement:
+        return self.sizes[0]
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        return tuple(attempt for size in self.sizes for attempt in size.attempts)
+
+    @property
+    def line(self) -> Line | None:
+        """Of tries that went through as many samples as they say: others have their own axis."""
+        return line_of(as_tries(self.attempts))
+
+    @property
+    def physical(self) -> int | None:
+        """Samples that go through the network at once, at most, with the largest value."""
+        value = self.value_of(self.largest)
+        found = [each.physical or each.value for each in self.attempts if each.value == value]
+        return max(found, default=value)
+
+    @property
+    def quickest(self) -> Measurement | None:
+        """Of the sizes that have a figure."""
+        timed = [(figure.value, each) for each in self.sizes if isinstance(figure := each.throughput(), Estimate)]
+        return max(timed, key=lambda pair: pair[0])[1] if timed else None
+
+    def value_of(self, measurement: Measurement) -> int | None:
+        value = measurement.spec.options.get(self.option)
+        return value if isinstance(value, int) else None
+
+    def what_ended_it(self) -> str | None:
+        """Where it wasn't memory: why the smallest value that didn't run didn't."""
+        too_large = [each for each in self.attempts if each.fits is False]
+        if not too_large:
+            return None
+        smallest = min(too_large, key=lambda each: each.value)
+        over = smallest.memory_bytes is not None or "memory" in smallest.why or "ended" in smallest.why
+        return None if over else smallest.why
+
+
+def fit_curves(measurements: Sequence[Measurement]) -> list[FitCurve]:
+    groups: dict[str, list[Measurement]] = {}
+    for each in measurements:
+        if len(each.spec.largest) == 1:
+            groups.setdefault(each.spec.search_key(), []).append(each)
+    traits = [_traits(group[0]) for group in groups.values()]
+    differing = [key for key in _keys(traits) if len({each.get(key) for each in traits}) > 1]
+    return [_curve(group, differing) for group in groups.values()]
+
+
+def _curve(group: Sequence[Measurement], differing: Sequence[str]) -> FitCurve:
+    first = group[0].spec
+    [(option, allowed)] = first.largest.items()
+    others = [key for key in differing if key != "update"]
+    traits = _traits(group[0])
+    name = ", ".join([first.update, *(f"{key} {traits[key]}" for key in others if key in traits)])
+    return FitCurve(name, option, allowed, tuple(sorted(group, key=lambda each: -each.spec.share)))
+
+
+def _traits(measurement: Measurement) -> dict[str, str]:
+    spec = measurement.spec
+    options = {key: str(value) for key, value in spec.options.items() if key not in spec.largest}
+    rules = {key: str(size) for key, size in spec.largest.items()}
+    return {"update": spec.update, "workload": spec.workload, "ranks": str(spec.world_size), **options, **rules}
+
+
+def _keys(traits: Sequence[dict[str, str]]) -> list[str]:
+    return list(dict.fromkeys(key for each in traits for key in each))
+
+
+def epoch_seconds(measurement: Measurement) -> Estimate | None:
+    """Of all samples, at the rate that was measured; None: there is no epoch, or no rate."""
+    items, rate = measurement.facts.epoch_items, measurement.throughput()
+    if not items or not isinstance(rate, Estimate) or rate.value <= 0:
+        return None
+    return rate.mapped(lambda each: items / each, "s")
+
+
+def pace(measurement: Measurement) -> Estimate | Missing:
+    """The time of an epoch, or the rate where there is none."""
+    return epoch_seconds(measurement) or measurement.throughput()
+
+
+def memory_of(measurement: Measurement) -> int | None:
+    """The largest peak of its processes, of what is scarce."""
+    peaks = [record.memory_bytes for record in measurement.records if isinstance(record.outcome, Completed)]
+    return max((peak for peak in peaks if peak is not None), default=None)

@@ -1,0 +1,263 @@
+"""The tables of the privacy suite: what each system costs here, and the published ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rigdyno.reference.published import PublishedPrivacy, private_training
+from rigdyno.schema.energy import EnergyFigures
+from rigdyno.schema.estimate import Estimate, Missing, Number, worst_ratio
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.metric import COUNT, EPOCH_ENERGY, EPOCH_TIME, EPSILON, PEAK_MEMORY, TIME_RATIO
+from rigdyno.schema.record import Completed
+from rigdyno.schema.spec import OF_UPDATE
+from rigdyno.schema.view import Column, Entry, Published, Row, Table, Text
+from rigdyno.suites._privacy_systems import (
+    BATCH,
+    EFFICIENTNET,
+    OWN,
+    SYSTEMS,
+    System,
+    is_plain,
+    left_out,
+    system_of,
+)
+from rigdyno.units import show_bytes
+
+IMAGES = 50_000  # of CIFAR-100's training part
+SYSTEM = Column(key="system", title="system", numeric=False)
+PROTECTS = Column(key="protected", title="protected", numeric=False)
+TIME = Column(key="seconds", title="s/epoch", metric=EPOCH_TIME, bare=True)
+SIZE = Column(key="batch", title="batch", metric=COUNT)
+COLUMNS = (
+    SYSTEM,
+    PROTECTS,
+    TIME,
+    Column(key="ratio", title="x plain", metric=TIME_RATIO, bare=True),
+    SIZE,
+    Column(key="memory", title="memory", metric=PEAK_MEMORY),
+    Column(key="epsilon", title="epsilon", metric=EPSILON),
+)
+JOULES = Column(key="joules", title="J/epoch", metric=EPOCH_ENERGY, bare=True)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What was measured, by system, in the order of the table."""
+
+    rows: tuple[tuple[System, Measurement], ...]
+
+    @property
+    def own(self) -> bool:
+        return any(each.spec.workload == OWN for _, each in self.rows)
+
+    @property
+    def first(self) -> Measurement:
+        return self.rows[0][1]
+
+    @property
+    def fastest_plain(self) -> tuple[System, Estimate] | None:
+        timed = [(system, epoch_seconds(each)) for system, each in self.rows if is_plain(system)]
+        known = [(system, seconds) for system, seconds in timed if isinstance(seconds, Estimate)]
+        return min(known, key=lambda pair: pair[1].value, default=None)
+
+    def timed(self) -> list[tuple[System, Measurement, Estimate]]:
+        found = [(system, each, epoch_seconds(each)) for system, each in self.rows]
+        return [(system, each, seconds) for system, each, seconds in found if isinstance(seconds, Estimate)]
+
+
+def shown(measurements: Sequence[Measurement]) -> Shown:
+    found = [(system_of(each), each) for each in measurements if each.spec.workload in (EFFICIENTNET, OWN)]
+    known = [(system, each) for system, each in found if system is not None]
+    return Shown(tuple(sorted(known, key=lambda pair: SYSTEMS.index(pair[0]))))
+
+
+def samples_of(each: Measurement) -> int:
+    found = each.facts.settled.get("samples")
+    return int(found) if isinstance(found, int | float) and found else IMAGES
+
+
+def epoch_seconds(each: Measurement) -> Estimate | Missing:
+    """Of a whole epoch where one was run; else from the rate of the steps."""
+    samples = samples_of(each)
+    if each.job is not None:
+        factor = samples / each.job.items
+        seconds = Estimate(value=each.job.loop, n=1, unit="s", method="whole epochs")
+        return seconds.scaled(factor, "s")
+    rate = each.throughput()
+    if isinstance(rate, Missing):
+        return rate
+    if rate.ends[0] <= 0:
+        rate = rate.without_interval(rate.method)
+    seconds = rate.mapped(lambda images: samples / images, "s")
+    method = f"extrapolated to {samples:,} images; {rate.method}"
+    return Estimate(
+        value=seconds.value, low=seconds.low, high=seconds.high, confidence=seconds.confidence, n=seconds.n, unit="s",
+        method=method,
+    )  # fmt: skip
+
+
+def measured(found: Shown) -> Table | None:
+    if not found.rows:
+        return None
+    metered = any(isinstance(each.energy, EnergyFigures) for _, each in found.rows)
+    taken = [system for system, _ in found.rows]
+    return Table(
+        title=settings(found),
+        columns=(*COLUMNS, JOULES) if metered else COLUMNS,
+        rows=(
+            *(_row(found, system, each) for system, each in found.rows),
+            *(_missing_row(system, reason) for system, reason in left_out(taken, own=found.own)),
+        ),
+        notes=tuple(_notes(found)),
+    )
+
+
+def settings(found: Shown) -> str:
+    spec = found.first.spec
+    budget = next(iter(spec.largest.values()), None)
+    where = f"the largest batch within {show_bytes(budget)}" if budget else "a given batch"
+    what = "Your training" if found.own else f"EfficientNet-B0, images of {_side(spec.resolved.get('image_size'))}"
+    smaller = "" if budget is None or budget >= 8e9 or found.own else " (published: 8 GB and more; --full)"
+    return f"{what}, {where}{smaller}; {samples_of(found.first):,} samples an epoch, {_whole_or_not(found)}"
+
+
+def _side(size: object) -> str:
+    return f"{size} x {size}"
+
+
+def _whole_or_not(found: Shown) -> str:
+    return "whole epochs" if any(each.job is not None for _, each in found.rows) else "extrapolated from steps"
+
+
+def _row(found: Shown, system: System, each: Measurement) -> Row:
+    entries: dict[str, Entry] = {
+        "system": Text(text=system.name),
+        "protected": Text(text=system.protection.label),
+        "seconds": epoch_seconds(each),
+        "ratio": ratio(found, each),
+        **({} if each.spec.update == "plain" else {"epsilon": _epsilon(each)}),
+    }
+    batch = each.spec.options.get(BATCH)
+    if isinstance(batch, int):
+        entries["batch"] = Number(value=batch)
+    memory = max((record.memory_bytes or 0 for record in each.records), default=0)
+    if memory:
+        entries["memory"] = Number(value=memory, unit="B")
+    if isinstance(each.energy, EnergyFigures) and isinstance(each.energy.per_item, Estimate):
+        entries["joules"] = each.energy.per_item.scaled(samples_of(each), "J")
+    return Row(entries=entries, status=each.status, runs=each.runs, facts=each.records[-1].columns())
+
+
+def _missing_row(system: System, reason: str) -> Row:
+    missing = Missing(reason=reason)
+    return Row(
+        entries={
+            "system": Text(text=system.name),
+            "protected": Text(text=system.protection.label),
+            "seconds": missing,
+        },
+        status="SKIPPED",
+    )
+
+
+def ratio(found: Shown, each: Measurement) -> Entry:
+    seconds, best = epoch_seconds(each), found.fastest_plain
+    if isinstance(seconds, Missing):
+        return seconds
+    if best is None:
+        return Missing(reason="no plain training was measured")
+    low, high = worst_ratio(seconds, best[1]) or (None, None)
+    if seconds == best[1]:
+        return Number(value=1.0, unit="x")
+    return Estimate(
+        value=seconds.value / best[1].value, low=low, high=high, n=len(each.records), unit="x",
+        method="the worst of both intervals",
+    )  # fmt: skip
+
+
+def epsilon_of(each: Measurement) -> float | None:
+    quality = each.outcome.quality if isinstance(each.outcome, Completed) else None
+    if quality is None:
+        return None
+    return quality.epsilon if each.job is not None else quality.epoch_epsilon
+
+
+def _epsilon(each: Measurement) -> Entry:
+    found = epsilon_of(each)
+    if found is None or not math.isfinite(found):
+        return Missing(reason=each.why_missing() if not each.kinds else "no data set of known size, or no accountant")
+    return Number(value=found)
+
+
+def _notes(found: Shown) -> list[str]:
+    said = [
+        "protected: none, incomplete, ok, by three questions: can whoever trains read the data, is the result private, "
+        "must the host be trusted"
+    ]
+    private = next((each for system, each in found.rows if system.update != "plain"), None)
+    if private is not None:
+        names = ("delta", "noise_multiplier", "max_grad_norm")
+        delta, noise, bound = (private.spec.resolved.get(OF_UPDATE + name) for name in names)
+        said.append(
+            f"epsilon: of one epoch at delta {delta}, with noise {noise} and clipping {bound}, Poisson batches, by the "
+            "PLD accountant for all engines; a larger batch takes more of it"
+        )
+    if any(system.update == "dp_expanded" for system, _ in found.rows):
+        said.append("expanded weights: the idea of BastionLab's DP engine, with correct clipping and accounting")
+    few = [system.name for system, each in found.rows if _is_few(each)]
+    if few:
+        said.append(f"sampled with few steps, because each takes long: {', '.join(few)}")
+    return [*said, *dict.fromkeys(note for _, each in found.rows for note in each.facts.notes)]
+
+
+def _is_few(each: Measurement) -> bool:
+    figures = each.kinds.get("step")
+    return figures is not None and figures.throughput.n < 10 and each.job is None
+
+
+def published() -> list[Table]:
+    """One for each machine of the document."""
+    found = private_training()
+    machines = list(dict.fromkeys(row.device.removesuffix(" (SEV)") for row in found))
+    return [_published(device, [row for row in found if row.device.startswith(device)]) for device in machines]
+
+
+NAMES = {
+    "pytorch": "PyTorch",
+    "pytorch+opacus": "PyTorch + Opacus",
+    "pytorch+flower-2party": "PyTorch + 2-party Flower",
+    "pytorch+flower-2party+opacus": "PyTorch + 2-party Flower + Opacus",
+    "bastionlab": "BastionLab",
+    "bastionlab+dp": "BastionLab, DP",
+    "bastionlab+tee": "BastionLab, enclave",
+    "bastionlab+dp+tee": "BastionLab, DP, enclave",
+}
+KNOWN = (
+    "BastionLab's rows with DP claim an epsilon of 6, and about 368 holds: its engine averaged before it clipped",
+    "the clock covers one epoch of 50,000 images",
+)
+
+
+def _published(device: str, rows: Sequence[PublishedPrivacy]) -> Table:
+    return Table(
+        title=f"Published: {device}, the largest batch within {show_bytes(rows[0].memory_bytes)}",
+        columns=(SYSTEM, PROTECTS, TIME, Column(key="ratio", title="x plain", metric=TIME_RATIO, bare=True), SIZE),
+        rows=tuple(_published_row(row, rows[0]) for row in rows),
+        notes=KNOWN,
+    )
+
+
+def _published_row(row: PublishedPrivacy, plain: PublishedPrivacy) -> Row:
+    entries: dict[str, Entry] = {"system": Text(text=NAMES[row.system]), "protected": Text(text=row.privacy)}
+    if row.seconds is None:
+        entries["seconds"] = Missing(reason=row.note or "not published")
+    else:
+        entries["seconds"] = Published(value=row.seconds, unit="s", source=row.source)
+        if plain.seconds:
+            entries["ratio"] = Published(value=row.seconds / plain.seconds, unit="x", source=row.source)
+    if row.batch_size is not None:
+        entries["batch"] = Number(value=row.batch_size)
+    return Row(entries=entries, origin="published", notes=(row.note,) if row.note and row.seconds is not None else ())

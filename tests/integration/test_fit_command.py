@@ -1,0 +1,94 @@
+"""`rigdyno fit` with real processes: one that the kernel, or the fence, ends; one that never fits; one that goes on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from driving import COMMAND, environment, only_run, records, rigdyno, said_in_one_line
+from rigdyno.schema.record import Completed, Failed, Skipped
+
+MB = 10**6
+HUNGRY = """
+kept = []
+
+def step(size: int = 1, mode: str = "smallest") -> int:
+    # Far too much from 60 on, as if another algorithm were used there.
+    wanted = size * 4_000_000 if size <= 60 else 6_000_000_000
+    kept[:] = [bytearray(wanted)]
+    kept[0][::4096] = b"x" * len(kept[0][::4096])
+    return size
+"""
+
+
+def patiently(*arguments, cwd):
+    """A search is up to ten processes, one after the other."""
+    return subprocess.run(
+        [*COMMAND, *arguments], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=900, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    (folder / "hungry.py").write_text(HUNGRY)
+    what = ("hungry.py:step", "--option", "size", "--set", "mode=largest")
+    answer = patiently("fit", *what, "--memory", "1.2GB", "--sizes", "2", cwd=folder)
+    return folder, answer
+
+
+def test_what_is_ended_for_want_of_memory_does_not_fit_and_the_search_goes_on(fitted):
+    folder, answer = fitted
+    assert answer.returncode == 0, answer.stderr
+    kept = records(only_run(folder))
+    tries = [record for record in kept if record.attempt_of is not None]
+    ended = [record for record in tries if isinstance(record.outcome, Failed)]
+    assert ended
+    assert {record.outcome.kind for record in ended} == {"out_of_memory"}
+    assert len(tries) <= 8
+    largest, half = (record for record in kept if record.attempt_of is None)
+    assert 45 <= largest.spec.options["size"] <= 60
+    assert isinstance(largest.outcome, Completed)
+    assert half.spec.options["size"] == largest.spec.options["size"] // 2
+    assert half.spec.options["mode"] == "largest"  # a text, which is no search
+
+
+def test_the_answer_is_printed(fitted):
+    _, answer = fitted
+    assert "What fits into 1.20 GB" in answer.stdout
+    assert "fits into 1.20 GB, found in" in " ".join(answer.stdout.split())
+
+
+def test_a_run_that_lost_its_end_goes_on_where_it_was(fitted, tmp_path):
+    """Without the last try and what came after it: those alone are made again."""
+    folder, _ = fitted
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    run = only_run(tmp_path)
+    before = {record.cell: record.started_at for record in records(run)}
+    last = max(name for name in before if "-try" in name)
+    gone = [name for name in before if "-try" not in name] + [last]
+    for name in gone:
+        shutil.rmtree(run.path / "cells" / name)
+    answer = patiently("run", "--resume", str(run.path), cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    after = {record.cell: record.started_at for record in records(only_run(tmp_path))}
+    assert all(after[name] == before[name] for name in before if name not in gone)
+    assert {name for name in after if "-try" not in name} == {name for name in before if "-try" not in name}
+
+
+def test_less_memory_than_the_process_itself_takes_is_a_clear_answer(tmp_path):
+    (tmp_path / "hungry.py").write_text(HUNGRY)
+    answer = patiently("fit", "hungry.py:step", "--option", "size", "--memory", "60MB", "--sizes", "1", cwd=tmp_path)
+    assert answer.returncode == 3
+    *_, last = [record for record in records(only_run(tmp_path)) if record.attempt_of is None]
+    assert isinstance(last.outcome, Skipped)
+    assert last.outcome.reason.startswith("even size=1 ")
+    assert last.outcome.reason.endswith("doesn't fit into 60.0 MB")
+
+
+def test_nonsense_is_one_line(tmp_path):
+    answer = rigdyno("fit", "mnist_cnn", "--memory", "many", cwd=tmp_path)
+    assert answer.returncode == 2
+    assert "'many' is not a size" in said_in_one_line(answer)
