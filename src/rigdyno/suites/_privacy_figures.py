@@ -18,7 +18,8 @@ def _measured(shown: Shown) -> Figure | None:
     if not shown.timed():
         return None
     data = tuple(
-        datum_of(system.name, tables.epoch_seconds(each), verdict=verdict_of(each)) for system, each in shown.rows
+        datum_of(shown.name_of(system, each), tables.epoch_seconds(each), verdict=verdict_of(each))
+        for system, each in shown.rows
     )
     return Figure(
         key="epoch-time",
@@ -38,7 +39,7 @@ def _measured(shown: Shown) -> Figure | None:
 
 def _batches(shown: Shown) -> Figure:
     data = tuple(
-        datum(system.name, float(batch))
+        datum(shown.name_of(system, each), float(batch))
         for system, each in shown.rows
         if isinstance(batch := each.spec.options.get(tables.BATCH), int)
     )
