@@ -107,7 +107,7 @@ def private_training() -> tuple[PublishedPrivacy, ...]:
             seconds=float(row["seconds_per_epoch"]) if row["seconds_per_epoch"] else None,
             note=row["note"],
         )
-        for row in _table("private_training.csv")
+        for row in table_rows("private_training.csv")
     )
 
 
