@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ class Host:
     address: str
     core: int
     group: Path  # its own: of one for both, a host that is busy would take most
-    is_named: bool = False  # whether it has a name of its own, too
+    names: Path | None = None  # a list of hosts: then it has a name of its own, which stands for its address
 
     def command(self, *arguments: str, ahead_seconds: int = 0) -> list[str]:
         """On this host, and on its core: hosts share none. In a control group that goes before all that isn't of a
@@ -30,8 +31,8 @@ class Host:
         session, and every worker has its own. `ahead_seconds`: of its monotonic clock."""
         clock = ["unshare", "--time", "--fork", "--kill-child", f"--monotonic={ahead_seconds}"] if ahead_seconds else []
         own_core = ["taskset", "--cpu-list", str(self.core)]
-        # Ranks that are told apart by what their hosts are called would take both for one.
-        own_name = ["unshare", "--uts", "sh", "-c", f'hostname {self.name} && exec "$@"', "sh"] if self.is_named else []
+        naming = f'hostname {self.name} && mount --bind {self.names} /etc/hosts && exec "$@"'
+        own_name = [] if self.names is None else ["unshare", "--uts", "--mount", "sh", "-c", naming, "sh"]
         return inside(self.group, "ip", "netns", "exec", self.name, *own_core, *own_name, *clock, *arguments)
 
 
@@ -45,17 +46,25 @@ def two_hosts(rate: str | None = None, *, named: bool = False) -> Iterator[tuple
     if len(cores) < 2:
         pytest.skip("needs two cores")
     tag = f"rd{os.getpid() % 100_000}"
-    with control_group("cpu", "a") as one, control_group("cpu", "b") as two:
-        hosts = (
-            Host(f"{tag}a", "10.213.77.1", cores[0], one, named),
-            Host(f"{tag}b", "10.213.77.2", cores[1], two, named),
-        )
+    addresses = {f"{tag}a": "10.213.77.1", f"{tag}b": "10.213.77.2"}
+    with control_group("cpu", "a") as one, control_group("cpu", "b") as two, _list_of(addresses) as names:
+        groups = zip(addresses.items(), cores, (one, two), strict=False)
+        a, b = (Host(*host, core, group, names if named else None) for host, core, group in groups)
+        hosts = a, b
         try:
             _join(hosts, rate)
             yield hosts
         finally:
             for host in hosts:
                 subprocess.run(["ip", "netns", "del", host.name], check=False, capture_output=True)
+
+
+@contextmanager
+def _list_of(addresses: dict[str, str]) -> Iterator[Path]:
+    with tempfile.NamedTemporaryFile("w", prefix="rigdyno-hosts-") as file:
+        file.write("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items()))
+        file.flush()
+        yield Path(file.name)
 
 
 def _join(hosts: tuple[Host, Host], rate: str | None) -> None:

@@ -20,6 +20,9 @@ def main(arguments: Sequence[str]) -> int:
     if catalogue.load("arrangement", part.cell.spec.arrangement).transport == "mpi":
         return mpi.carried_out(part)
     assert part.meeting is not None
+    trouble = gloo.trouble_with_name(part.own_address)
+    if trouble is not None:
+        sys.exit(trouble)
     with gloo.rendezvous(part.meeting.listening):
         return told_of(part, ranks_of(part, gloo.slots_of(part)))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from rigdyno.launchers._address import is_loopback
 from rigdyno.launchers._node import MeetingPoint, Part
 from rigdyno.launchers.torchrun import interface_at
 
@@ -46,6 +47,21 @@ def _server(listener: socket.socket) -> Any:
     server = OnSocket(listener.getsockname(), RendezvousHandler, False)
     server.init([])
     return server
+
+
+def trouble_with_name(own_address: str) -> str | None:
+    """Gloo listens at the interface that it is told, but Horovod's groups of ranks at the address that this host's own
+    name stands for; a name that stands for nothing crashes it."""
+    try:
+        found = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "this host's own name can't be resolved, and Gloo looks it up; add it to /etc/hosts"
+    if is_loopback(own_address) or found == own_address:
+        return None
+    return (
+        f"this host's own name stands for {found}, where Gloo would listen, and other nodes reach it at {own_address}; "
+        "change it in /etc/hosts"
+    )
 
 
 def slots_of(part: Part) -> Callable[[int], Mapping[str, str]]:

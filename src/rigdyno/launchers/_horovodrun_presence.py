@@ -21,7 +21,7 @@ from rigdyno.launchers._address import LOOPBACK
 from rigdyno.launchers._children import Child
 from rigdyno.launchers._ranks import stop
 from rigdyno.launchers.torchrun import listening_at, meeting_at
-from rigdyno.processes import die_with_parent
+from rigdyno.processes import die_with_parent, signal_name
 
 OWN = "rigdyno.launchers._horovodrun_presence"
 RANKS, SECONDS = 2, 120.0
@@ -33,6 +33,9 @@ FIX = "make horovod"
 def why_not(framework: str, transport: str, full: bool) -> str | None:
     """None: it works. `full`: there are as many ranks as cores."""
     what = f"Horovod over {NAMES[transport]} for {framework}"
+    trouble = gloo.trouble_with_name(LOOPBACK) if transport == "gloo" else None
+    if trouble is not None:
+        return f"{what} can't work here: {trouble}"
     with tempfile.TemporaryDirectory(prefix="rigdyno-") as place:
         log = Path(place) / "log"
         arguments = ["all", framework, transport, "full" if full else "-", str(os.getpid())]
@@ -77,7 +80,10 @@ def _over_gloo(command: Sequence[str]) -> int:
             for rank in range(RANKS):
                 told = {**gloo.Slot(rank, RANKS, rank, RANKS, 0, 1).variables(), **gloo.common(meeting, LOOPBACK)}
                 running[rank] = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **told})
-            return max(abs(process.wait()) for process in running.values())
+            codes = [process.wait() for process in running.values()]
+            if min(codes) < 0:
+                sys.stderr.write(f"a rank dies with {signal_name(min(codes))}\n")
+            return max(map(abs, codes))
         finally:
             stop(running)
 

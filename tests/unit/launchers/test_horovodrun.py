@@ -43,6 +43,30 @@ def test_an_interface_that_the_user_chose_stays(monkeypatch):
     assert gloo.common(MeetingPoint(LOOPBACK, 1), LOOPBACK)["HOROVOD_GLOO_IFACE"] == "quick0"
 
 
+@pytest.mark.parametrize(
+    ("stands_for", "own_address", "words"),
+    [
+        ("127.0.1.1", LOOPBACK, None),
+        ("10.0.0.1", "10.0.0.1", None),
+        (
+            "127.0.1.1",
+            "10.0.0.1",
+            "stands for 127.0.1.1, where Gloo would listen, and other nodes reach it at 10.0.0.1",
+        ),
+        (None, LOOPBACK, "can't be resolved"),
+    ],
+)
+def test_a_host_whose_own_name_leads_elsewhere_is_told_what_to_change(monkeypatch, stands_for, own_address, words):
+    def resolved(name):
+        if stands_for is None:
+            raise socket.gaierror("no such name")
+        return stands_for
+
+    monkeypatch.setattr(socket, "gethostbyname", resolved)
+    said = gloo.trouble_with_name(own_address)
+    assert said is None if words is None else words in said and "/etc/hosts" in said
+
+
 def options_of(command):
     return {command[at + 1]: command[at + 2] for at, word in enumerate(command) if word == "--mca"}
 
@@ -152,6 +176,11 @@ def a_horovod(tmp_path, monkeypatch):
     presence.why_not.cache_clear()
     yield made
     presence.why_not.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _a_name_that_resolves(monkeypatch):
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.1.1")
 
 
 def test_two_ranks_that_sum_are_horovod(a_horovod):
