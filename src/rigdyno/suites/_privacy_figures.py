@@ -5,6 +5,7 @@ from __future__ import annotations
 from rigdyno.reference.published import private_training
 from rigdyno.schema.figure import Axis, Figure, Panel, Series, datum, datum_of, figure_key
 from rigdyno.suites import _privacy_tables as tables
+from rigdyno.suites._privacy_systems import BATCH
 from rigdyno.suites._privacy_tables import NAMES, Shown
 from rigdyno.suites._soak import verdict_of
 
@@ -41,7 +42,7 @@ def _batches(shown: Shown) -> Figure:
     data = tuple(
         datum(shown.name_of(system, each), float(batch))
         for system, each in shown.rows
-        if isinstance(batch := each.spec.options.get(tables.BATCH), int)
+        if isinstance(batch := each.spec.options.get(BATCH), int)
     )
     return Figure(
         key="largest-batch",

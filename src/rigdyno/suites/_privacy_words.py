@@ -5,6 +5,7 @@ from __future__ import annotations
 from rigdyno.reference.published import private_training
 from rigdyno.schema.view import Headline, Neighbour, Published
 from rigdyno.suites import _privacy_tables as tables
+from rigdyno.suites._privacy_systems import BATCH
 from rigdyno.suites._privacy_tables import Shown
 from rigdyno.units import show_seconds
 
@@ -71,7 +72,7 @@ def _batches(shown: Shown) -> str | None:
     sizes = {
         shown.name_of(system, each): batch
         for system, each in shown.rows
-        if isinstance(batch := each.spec.options.get(tables.BATCH), int) and each.spec.largest
+        if isinstance(batch := each.spec.options.get(BATCH), int) and each.spec.largest
     }
     if len(sizes) < 2:
         return None
