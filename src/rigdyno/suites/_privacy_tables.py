@@ -273,7 +273,7 @@ def _published_row(row: PublishedPrivacy, plain: PublishedPrivacy) -> Row:
     else:
         entries["seconds"] = Published(value=row.seconds, unit="s", source=row.source)
         if plain.seconds:
-            entries["ratio"] = Published(value=row.seconds / plain.seconds, unit="x", source=row.source)
+            entries["ratio"] = Number(value=row.seconds / plain.seconds, unit="x")
     if row.batch_size is not None:
         entries["batch"] = Number(value=row.batch_size)
     return Row(entries=entries, origin="published", notes=(row.note,) if row.note and row.seconds is not None else ())

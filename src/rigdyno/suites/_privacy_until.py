@@ -25,7 +25,7 @@ from rigdyno.suites._privacy_systems import EFFICIENTNET, SYSTEMS, System
 from rigdyno.units import show_percent, show_seconds
 from rigdyno.workloads import _cifar, _mnist
 
-MNIST = "mnist_cnn"
+MNIST = "mnist_cnn_until"
 SEEDS = 3
 VALIDATION = 5000
 FIXED_SECONDS, FIXED_EPSILON = 10.0, 3.0
