@@ -10,9 +10,10 @@ def test_no_two_have_the_same_name():
     assert len({each.name for each in ALL.values()}) == len(ALL)
 
 
-def test_a_rate_is_more_of_something_and_a_time_and_energy_less():
+def test_a_rate_is_more_of_something_and_time_waiting_and_energy_less():
+    costs = ("energy per", "energies", "waits")
     for each in ALL.values():
-        if each.unit in ("s", "s/launch", "B", "kWh", "J", "W") or "energy per" in each.name or "energies" in each.name:
+        if each.unit in ("s", "s/launch", "B", "kWh", "J", "W") or any(cost in each.name for cost in costs):
             assert each.better == "lower", each
         elif each.unit != "" and each.name != "usage":  # a busy card is good, and busy cores beside it are not
             assert each.better == "higher", each
