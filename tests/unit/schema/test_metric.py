@@ -11,7 +11,7 @@ def test_no_two_have_the_same_name():
 
 
 def test_a_rate_is_more_of_something_and_time_waiting_and_energy_less():
-    costs = ("energy per", "energies", "waits")
+    costs = ("energy per", "energies", "waits", "time over")
     for each in ALL.values():
         if each.unit in ("s", "s/launch", "B", "kWh", "J", "W") or any(cost in each.name for cost in costs):
             assert each.better == "lower", each
