@@ -22,6 +22,7 @@ from driving import (
     only_run,
     rigdyno,
     said_in_one_line,
+    with_a_killed_rank,
 )
 from rigdyno import api, catalogue
 from rigdyno.contracts import Place
