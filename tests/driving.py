@@ -127,6 +127,19 @@ def none_left(cell: Path) -> None:
     until(lambda: not any(map(is_alive, pids)), f"the processes {pids} were gone")
 
 
+def with_a_killed_rank(*arguments: str, cwd: Path) -> RunRecord:
+    """The record of a run of which the second rank is killed while it steps; none of its processes is left."""
+    process = started("run", *arguments, cwd=cwd)
+    until(lambda: steps_began(cwd / "runs", rows=20), "the ranks were stepping")
+    (cell,) = cell_folders(cwd / "runs")
+    os.kill(pid_of(cell, "rank1"), signal.SIGKILL)
+    code, out, _ = ended(process)
+    assert code == 1, out
+    none_left(cell)
+    [record] = records(only_run(cwd))
+    return record
+
+
 @dataclass(frozen=True)
 class Screen:
     """What a terminal was sent."""

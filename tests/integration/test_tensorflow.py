@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,17 +19,10 @@ from msgspec.structs import replace
 
 from driving import (
     PATIENCE_SECONDS,
-    cell_folders,
-    ended,
-    none_left,
     only_run,
-    pid_of,
-    records,
     rigdyno,
     said_in_one_line,
-    started,
-    steps_began,
-    until,
+    with_a_killed_rank,
 )
 from rigdyno import api, catalogue
 from rigdyno.contracts import Place
@@ -179,16 +171,9 @@ def test_the_published_job_has_all_images_on_every_rank_and_no_evaluation(answer
 
 
 def test_a_lost_rank_is_named_and_leaves_nothing_running(tmp_path):
-    process = started("run", "mnist_cnn_tensorflow", "--ranks", "2", "--budget", "60s", cwd=tmp_path)
-    until(lambda: steps_began(tmp_path / "runs", rows=20), "the ranks were stepping")
-    (cell,) = cell_folders(tmp_path / "runs")
-    os.kill(pid_of(cell, "rank1"), signal.SIGKILL)
-    code, out, _ = ended(process)
-    assert code == 1, out
-    [record] = records(only_run(tmp_path))
+    record = with_a_killed_rank("mnist_cnn_tensorflow", "--ranks", "2", "--budget", "60s", cwd=tmp_path)
     lost = "rank 1 was lost: SIGKILL: killed from outside"
     assert record.outcome == Failed(kind="signal", phase="measure", message=lost)
-    none_left(cell)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from driving import cell_folders, ended, none_left, only_run, pid_of, records, rigdyno, started, steps_began, until
+from driving import ended, only_run, rigdyno, started, steps_began, until, with_a_killed_rank
 from rigdyno import api
 from rigdyno.launchers._horovodrun_presence import why_not
 from rigdyno.schema.record import Completed, Failed
@@ -138,16 +138,9 @@ def of_this_test(folder: Path) -> list[str]:
 @pytest.mark.parametrize("way", ["horovod", "horovod_mpi"])
 @pytest.mark.parametrize("workload", WAYS)
 def test_a_killed_rank_is_recorded_and_leaves_nothing_running(tmp_path, workload, way):
-    process = started("run", workload, "--ranks", "2", "--arrangement", way, "--budget", "5m", cwd=tmp_path)
-    until(lambda: steps_began(tmp_path / "runs", rows=20), "the ranks were stepping")
-    (cell,) = cell_folders(tmp_path / "runs")
-    os.kill(pid_of(cell, "rank1"), signal.SIGKILL)
-    code, out, _ = ended(process)
-    assert code == 1, out
-    [record] = records(only_run(tmp_path))
+    record = with_a_killed_rank(workload, "--ranks", "2", "--arrangement", way, "--budget", "5m", cwd=tmp_path)
     lost = "rank 1 was lost: SIGKILL: killed from outside"
     assert record.outcome == Failed(kind="signal", phase="measure", message=lost)
-    none_left(cell)
     until(lambda: not of_this_test(tmp_path), "all that was started was gone")
 
 
