@@ -9,12 +9,16 @@ import signal
 from pathlib import Path
 
 import h5py
+import msgspec
 import numpy as np
 import psutil
 import pytest
 
 from driving import ended, here, said_in_one_line, started, steps_began, until
+from rigdyno import api
 from rigdyno.engines.segmentation.synthetic import write_synthetic
+from rigdyno.plan.load import Request
+from rigdyno.schema.spec import Budget
 
 ROOT = Path(__file__).parents[2]
 TINY = ("--set", "features=4,8", "--set", "patch=4x18x18", "--set", "learning_rate=0.01")
@@ -128,3 +132,17 @@ def _loaders(pid):
     found = [child for server in servers for child in server.children() if child in everybody]
     assert len(found) >= 2
     return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_all_blocks_of_a_volume_are_a_job_that_ends(tmp_path, ranks):
+    """As `rigdyno run volume --full` asks for it, on one rank and on two that share 27 blocks."""
+    options = {"features": "4,8", "volume": "16x60x60", "block": "6x22x22", "halo": "1x1x1"}
+    head = api.prepare(Request(target="unet3d_inference", options=options, ranks=ranks, threads=1))
+    (cell,) = head.plan.cells
+    budget = Budget(seconds=30.0, job_steps=-(-27 // ranks))
+    cell = msgspec.structs.replace(cell, spec=msgspec.structs.replace(cell.spec, budget=budget))
+    head = msgspec.structs.replace(head, plan=msgspec.structs.replace(head.plan, cells=(cell,)))
+    (whole,) = api.carry_out(api.start(head, tmp_path), head).measurements
+    assert whole.outcome.quality.correct is True
+    assert whole.job.items == 16 * 60 * 60

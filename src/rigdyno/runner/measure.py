@@ -169,6 +169,9 @@ class StepMeter:
         self._ended()
 
     def repeat(self, step: Step, items_per_step: float) -> None:
+        while self._job_steps_left is not None and self.more():
+            items = step()
+            self.step(items_per_step if items is None else items)
         while self._running:
             if self._may_use_lane():
                 self._repeat_in_lane(step, items_per_step)

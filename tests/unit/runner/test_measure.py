@@ -473,3 +473,21 @@ def test_a_job_on_a_device_that_works_asynchronously_waits_for_its_last_steps(pa
     _, rows = read_rows(path)
     assert rows["steps"].sum() == 50
     assert waited[-1] == rows["end_ns"][-1] == clock.at_ns
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.0007, 0.0000467])
+@pytest.mark.parametrize("steps", [1, 3, 1234])
+def test_a_job_of_steps_that_are_repeated_ends_with_the_last_of_them(path, clock, seconds, steps):
+    """They say themselves how many items they were, and none may be done once more."""
+    meter, taken = a_meter(path, clock, Budget(seconds=1.0, job_steps=steps)), []
+
+    def step():
+        taken.append(len(taken) % 3)
+        clock.advance(seconds)
+        return float(taken[-1])
+
+    meter.repeat(step, 1.0)
+    meter.close()
+    _, rows = read_rows(path)
+    assert len(taken) == rows["steps"].sum() == steps
+    assert rows["items"].sum() == sum(taken)
