@@ -108,7 +108,7 @@ def epoch_seconds(each: Measurement) -> Estimate | Missing:
     if rate.ends[0] <= 0:
         rate = rate.without_interval(rate.method)
     seconds = rate.mapped(lambda images: samples / images, "s")
-    method = f"extrapolated to {samples:,} images; {rate.method}"
+    method = f"extrapolated to {samples:,} samples; {rate.method}"
     return Estimate(
         value=seconds.value, low=seconds.low, high=seconds.high, confidence=seconds.confidence, n=seconds.n, unit="s",
         method=method,

@@ -153,7 +153,7 @@ def test_seconds_of_an_epoch_and_the_ratio_to_the_fastest_plain(presented):
     rows = rows_of(presented.tables[0])
     assert rows["PyTorch"].entries["seconds"].value == pytest.approx(500)
     assert rows["Rigdyno's engine"].entries["seconds"].value == pytest.approx(100)
-    assert "extrapolated to 50,000 images" in rows["PyTorch"].entries["seconds"].method
+    assert "extrapolated to 50,000 samples" in rows["PyTorch"].entries["seconds"].method
     assert rows["PyTorch, channels last"].entries["ratio"] == Number(value=1.0, unit="x")
     ratio = rows["Rigdyno's engine"].entries["ratio"]
     assert ratio.value == pytest.approx(0.5)
