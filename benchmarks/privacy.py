@@ -6,8 +6,8 @@ training with BatchNorm and with GroupNorm.
 
 Whether what `fit` reports is true is asked of the same network in 2 GB, whose steps are short enough for it: five more
 processes take 30 steps with the batch that was found, with batches as private training draws them; and 1.15 times that
-batch is tried as the search tries it, with the largest batch that is drawn in all likelihood. A quick run asks the MNIST
-CNN instead.
+batch is tried as the search tries it, with the largest batch that is drawn in all likelihood. A quick run asks the
+MNIST CNN instead.
 """
 
 from __future__ import annotations
