@@ -91,4 +91,4 @@ def test_less_memory_than_the_process_itself_takes_is_a_clear_answer(tmp_path):
 def test_nonsense_is_one_line(tmp_path):
     answer = rigdyno("fit", "mnist_cnn", "--memory", "many", cwd=tmp_path)
     assert answer.returncode == 2
-    assert "'many' is not a size" in said_in_one_line(answer)
+    said_in_one_line((answer.stdout, answer.stderr), "'many' is not a size", tmp_path)
