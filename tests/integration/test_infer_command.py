@@ -759,4 +759,7 @@ def test_every_documented_option_is_one(given):
 
     page = (Path(__file__).parents[2] / "docs" / "infer.md").read_text()
     known = {option for parameter in command.params for option in parameter.opts}
-    assert set(re.findall(r"--[a-z][a-z-]*", page)) <= known | {"--nproc-per-node"}
+    assert set(re.findall(r"--[a-z][a-z-]*", page)) <= known | {
+        "--nproc-per-node",
+        "--save",
+    }  # of torchrun, and of `run unet3d`

@@ -28,7 +28,7 @@ def place(tmp_path):
 
 
 def test_a_private_run_says_what_it_spent(place):
-    options = ("--update", "dp_fast", "--set", "update.noise_multiplier=1.5", "--budget", "6s")
+    options = ("--update", "dp_fast", "--set", "update.noise_multiplier=1.5", "--steps", "20")
     answer = rigdyno("run", "mnist_cnn", *SMALL, *options, cwd=place)
     assert answer.returncode == 0, answer.stderr
     (cell,) = only_run(place).cells([])
@@ -55,7 +55,7 @@ def test_a_duel_of_two_engines(place, monkeypatch):
 
 
 def test_what_mixes_samples_is_skipped_with_what_to_try(tmp_path):
-    small = ("--set", "image_size=32", "--set", "batch_size=2", "--launcher", "inline", "--budget", "6s")
+    small = ("--set", "image_size=32", "--set", "batch_size=2", "--launcher", "inline", "--steps", "20")
     answer = here("run", "resnet50", "--update", "dp_fast", *small, cwd=tmp_path)
     assert answer.returncode == 3
     assert "Traceback" not in answer.stdout + answer.stderr
