@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from driving import ended, only_run, rigdyno, started, steps_began, until, with_a_killed_rank
+from driving import ended, only_run, started, steps_began, until, with_a_killed_rank
 from rigdyno import api
 from rigdyno.launchers._horovodrun_presence import why_not
 from rigdyno.schema.record import Completed, Failed
@@ -156,8 +156,9 @@ def test_an_interrupted_run_leaves_nothing_running(tmp_path, way):
 
 def test_a_duel_between_two_of_them(tmp_path):
     arms = ("--a", "arrangement=ddp", "--b", "arrangement=horovod_mpi")
-    answer = rigdyno("duel", "mnist_cnn", "--ranks", "2", *arms, "--budget", "80s", cwd=tmp_path)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    process = started("duel", "mnist_cnn", "--ranks", "2", *arms, "--budget", "80s", cwd=tmp_path)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, out + err
     run = api.load(only_run(tmp_path).path)
     assert {(each.spec.arrangement, each.spec.world_size) for each in run.records} == {("ddp", 2), ("horovod_mpi", 2)}
     assert all(isinstance(record.outcome, Completed) for record in run.records)

@@ -156,7 +156,7 @@ def meaningless_below(duel: Duel) -> float | None:
 def _turns(cell: CellData) -> Rows:
     if not cell.steps:
         raise DamagedRun(f"{cell.record.cell} has no recorded turns")
-    header, rows = cell.steps[0]
+    header, rows = min(cell.steps, key=lambda each: each[0].participant.rank or 0)  # the others took the same turns
     check_rows(header, rows)
     return rows
 
