@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from rigdyno.analyse.statistics import across_processes
 from rigdyno.contracts import SuiteRequest, Wanted
 from rigdyno.schema.estimate import Estimate, Missing, Number
 from rigdyno.schema.figure import Axis, Figure, Panel, Series, datum
@@ -198,6 +197,8 @@ def _mean(qualities: Sequence[Quality], of: Callable[[Quality], float | None], u
         return Missing(reason="the accuracy was not reached")
     if len(known) == 1:
         return Estimate(value=known[0], n=1, unit=unit, method="one seed, no interval")
+    from rigdyno.analyse.statistics import across_processes  # brings numpy, which a listing can do without
+
     return across_processes(known, unit, of="seeds")
 
 
