@@ -197,7 +197,7 @@ def _mean(qualities: Sequence[Quality], of: Callable[[Quality], float | None], u
         return Missing(reason="the accuracy was not reached")
     if len(known) == 1:
         return Estimate(value=known[0], n=1, unit=unit, method="one seed, no interval")
-    from rigdyno.analyse.statistics import across_processes  # brings numpy, which listing suites can do without
+    from rigdyno.analyse.statistics import across_processes  # brings numpy, which a listing can do without
 
     return across_processes(known, unit, of="seeds")
 
