@@ -66,6 +66,7 @@ def _attempt(record: RunRecord, option: str, allowed: int, smallest: int) -> Att
         thorough=record.spec.budget.max_steps == THOROUGH_STEPS,
         physical=physical if type(physical) is int and physical != value else None,
         why=_why(record),
+        ran_out=_ran_out(record),
     )
 
 
@@ -74,9 +75,11 @@ def _fits(record: RunRecord, value: int, allowed: int, smallest: int) -> bool | 
     kernel that counts too far."""
     if isinstance(record.outcome, Completed):
         return (record.memory_bytes or 0) <= allowed
-    if isinstance(record.outcome, Failed) and record.outcome.kind == "out_of_memory":
-        return False
-    return False if value > smallest else None
+    return False if _ran_out(record) or value > smallest else None
+
+
+def _ran_out(record: RunRecord) -> bool:
+    return isinstance(record.outcome, Failed) and record.outcome.kind == "out_of_memory"
 
 
 def _why(record: RunRecord) -> str:

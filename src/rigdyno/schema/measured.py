@@ -109,6 +109,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     thorough: bool = False  # with more steps, to confirm it
     physical: int | None = None  # samples that went through at once, where that isn't the value
     why: str = ""  # it ended early
+    ran_out: bool = False  # of memory
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):

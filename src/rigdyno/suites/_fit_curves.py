@@ -31,7 +31,7 @@ class FitCurve:
 
     @property
     def line(self) -> Line | None:
-        """Of tries that went through as many samples as they say: others have their own axis."""
+        """Over the option's value, however many samples that is at once."""
         return line_of(as_tries(self.attempts))
 
     @property
@@ -57,8 +57,7 @@ class FitCurve:
         if not too_large:
             return None
         smallest = min(too_large, key=lambda each: each.value)
-        over = smallest.memory_bytes is not None or "memory" in smallest.why or "ended" in smallest.why
-        return None if over else smallest.why
+        return None if smallest.memory_bytes is not None or smallest.ran_out else smallest.why
 
 
 def fit_curves(measurements: Sequence[Measurement]) -> list[FitCurve]:
