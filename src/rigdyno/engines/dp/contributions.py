@@ -47,9 +47,12 @@ class PerSample:
         return self._gradients.permute(0, *(axis + 1 for axis in self._order))
 
     def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
-        rows = self._gradients.flatten(1)
+        rows = self._gradients if self._gradients.dim() == 2 else self._gradients.flatten(1)
         if weights is None:
             weights = rows.new_ones(len(rows))
+        if into.dim() == 1 and self._order is None:
+            into.addmv_(rows.T, weights, beta=beta)
+            return
         target = into if self._order is None else into.permute(*inverse(self._order))
         if target.is_contiguous():
             target.view(-1).addmv_(rows.T, weights, beta=beta)

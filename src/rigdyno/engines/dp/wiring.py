@@ -12,6 +12,7 @@ from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.forwards import own_forward
 from rigdyno.engines.dp.layers import Layer, rules
 from rigdyno.engines.dp.layers._generic import Generic
+from rigdyno.engines.dp.layers._pooling import Pool
 from rigdyno.engines.dp.layers.group_norm import ACTIVATIONS, Chain
 from rigdyno.engines.dp.layers.group_norm import Rule as GroupNorm
 
@@ -21,7 +22,8 @@ class Wiring:
 
     def __init__(self, network: nn.Module, clipping: Clipping, batch_first: bool = True) -> None:
         layers = list(_layers(network, clipping))
-        self._taken = [*layers, *(_chains(network, layers, clipping) if clipping.kernels else [])]
+        others = [*_chains(network, layers, clipping), *_pools(network, layers, clipping)] if clipping.kernels else []
+        self._taken = [*layers, *others]
         for layer in self._taken:
             layer.take()
         if clipping.kernels:
@@ -51,6 +53,14 @@ def _chains(network: nn.Module, layers: list[Layer], clipping: Clipping) -> Iter
             mine = [norms[id(one)] for one, after in pairs if id(one) in norms and type(after) in ACTIVATIONS]
             if mine:
                 yield Chain(chain, name, clipping, mine)
+
+
+def _pools(network: nn.Module, layers: list[Layer], clipping: Clipping) -> Iterator[Layer]:
+    """Those that no layer takes along."""
+    inside = {id(part) for layer in layers for part in layer.module.modules()}
+    for name, module in network.named_modules():
+        if Pool.can(module) and own_forward(module) is None and id(module) not in inside:
+            yield Pool(module, name, clipping)
 
 
 def _layers(network: nn.Module, clipping: Clipping, name: str = "") -> Iterator[Layer]:

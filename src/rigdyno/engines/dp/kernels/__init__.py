@@ -163,8 +163,8 @@ def helper(*, fastmath: bool | Collection[str] = False) -> Callable[[Function], 
 
 
 def inlined(function: Function, fastmath: bool | Collection[str] = False) -> Function:
-    """For a formula inside of a kernel's loop: LLVM makes vectors of a loop only if no call is left in it. Its liberties
-    are its own, whatever the kernel's: none, unless they are named."""
+    """For a formula inside of a kernel's loop: LLVM makes vectors of a loop only if no call is left in it. Whatever the
+    kernel's liberties, its own are none, unless they are named."""
     import numba
 
     return cast(Function, numba.njit(forceinline=True, **_options(fastmath))(function))
