@@ -85,9 +85,9 @@ class Outer:
         inputs, gradients = self._inputs, self._gradients
         if weights is not None:
             if inputs.shape[2] < gradients.shape[2]:  # either may be weighed: the smaller one is less work
-                inputs = inputs * weights[:, None, None]
+                inputs = inputs * weights.view(-1, 1, 1)
             else:
-                gradients = gradients * weights[:, None, None]
+                gradients = gradients * weights.view(-1, 1, 1)
         matrix = into.view(gradients.shape[2], inputs.shape[2])
         matrix.addmm_(gradients.flatten(0, 1).T, inputs.flatten(0, 1), beta=beta)
 
