@@ -116,7 +116,10 @@ class Clipping:
         return found
 
     def _called(self) -> Pass | None:
-        return next((passing for passing in reversed(self._here.calls) if passing is not None), None)
+        for passing in reversed(self._here.calls):
+            if passing is not None:
+                return passing
+        return None
 
     def _new(self, samples: int, claim: Claim | None) -> Pass:
         made = Pass(self, samples, claim)

@@ -47,9 +47,12 @@ class PerSample:
         return self._gradients.permute(0, *(axis + 1 for axis in self._order))
 
     def add_weighed(self, weights: Tensor | None, into: Tensor, beta: float) -> None:
-        rows = self._gradients.flatten(1)
+        rows = self._gradients if self._gradients.dim() == 2 else self._gradients.flatten(1)
         if weights is None:
             weights = rows.new_ones(len(rows))
+        if into.dim() == 1 and self._order is None:
+            into.addmv_(rows.T, weights, beta=beta)
+            return
         target = into if self._order is None else into.permute(*inverse(self._order))
         if target.is_contiguous():
             target.view(-1).addmv_(rows.T, weights, beta=beta)
@@ -82,9 +85,9 @@ class Outer:
         inputs, gradients = self._inputs, self._gradients
         if weights is not None:
             if inputs.shape[2] < gradients.shape[2]:  # either may be weighed: the smaller one is less work
-                inputs = inputs * weights[:, None, None]
+                inputs = inputs * weights.view(-1, 1, 1)
             else:
-                gradients = gradients * weights[:, None, None]
+                gradients = gradients * weights.view(-1, 1, 1)
         matrix = into.view(gradients.shape[2], inputs.shape[2])
         matrix.addmm_(gradients.flatten(0, 1).T, inputs.flatten(0, 1), beta=beta)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -31,19 +32,45 @@ def own_layout(values: Tensor) -> torch.memory_format:
 
 def channels_inside(samples: int, channels: int, places: tuple[int, ...], like: Tensor) -> Tensor:
     """(samples, channels, places ...), laid out with the channels innermost."""
-    inner = [math.prod(places[number + 1 :]) * channels for number in range(len(places))]
-    strides = (math.prod(places) * channels, 1, *inner)
+    strides = _strides(channels, tuple(places))
     return torch.empty_strided((samples, channels, *places), strides, dtype=like.dtype, device=like.device)
+
+
+@lru_cache(maxsize=4096)  # asked for several times a layer and step
+def _strides(channels: int, places: tuple[int, ...]) -> tuple[int, ...]:
+    inner = [math.prod(places[number + 1 :]) * channels for number in range(len(places))]
+    return (math.prod(places) * channels, 1, *inner)
 
 
 def rows_of(values: Tensor) -> Tensor:
     """(samples, T, channels); a view where the channels are innermost already."""
-    return values.flatten(2).mT.contiguous()
+    if not _channels_innermost(values):
+        return values.flatten(2).mT.contiguous()
+    samples, channels, *places = values.shape
+    length = math.prod(places)
+    return values.as_strided((samples, length, channels), (length * channels, channels, 1))
+
+
+def matrix_of(rows: Tensor) -> Tensor:
+    """(samples * T, features) of (samples, T, features)."""
+    samples, length, features = rows.shape
+    return rows.view(samples * length, features)
 
 
 def maps_of(values: Tensor) -> NDArray[Any]:
     """(samples, height, width, channels), for kernels; a view where the channels are innermost already."""
-    return values.detach().permute(0, 2, 3, 1).contiguous().numpy()
+    if not _channels_innermost(values):
+        return values.detach().permute(0, 2, 3, 1).contiguous().numpy()
+    samples, channels, height, width = values.shape
+    line = width * channels
+    shape, strides = (samples, height, width, channels), (height * line, line, channels, 1)
+    return values.detach().as_strided(shape, strides).numpy()
+
+
+def _channels_innermost(values: Tensor) -> bool:
+    """In one piece. A single call each for what follows then, of which there are hundreds in a step."""
+    layout = LAYOUTS.get(values.dim())
+    return layout is not None and values.is_contiguous(memory_format=layout)
 
 
 def over_places(values: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from rigdyno.engines.dp.forwards import own_forward
 from rigdyno.engines.dp.layers import Layer, rules
 from rigdyno.engines.dp.layers._expanded import EXPANDED
 from rigdyno.engines.dp.layers._generic import Generic
+from rigdyno.engines.dp.layers._pooling import Pool
 from rigdyno.engines.dp.layers.group_norm import ACTIVATIONS, Chain
 from rigdyno.engines.dp.layers.group_norm import Rule as GroupNorm
 
@@ -24,7 +25,8 @@ class Wiring:
         self, network: nn.Module, clipping: Clipping, batch_first: bool = True, expanded: bool = False
     ) -> None:
         layers = list(_layers(network, clipping, EXPANDED if expanded else {}))
-        self._taken = [*layers, *(_chains(network, layers, clipping) if clipping.kernels else [])]
+        others = [*_chains(network, layers, clipping), *_pools(network, layers, clipping)] if clipping.kernels else []
+        self._taken = [*layers, *others]
         for layer in self._taken:
             layer.take()
         if clipping.kernels:
@@ -54,6 +56,14 @@ def _chains(network: nn.Module, layers: list[Layer], clipping: Clipping) -> Iter
             mine = [norms[id(one)] for one, after in pairs if id(one) in norms and type(after) in ACTIVATIONS]
             if mine:
                 yield Chain(chain, name, clipping, mine)
+
+
+def _pools(network: nn.Module, layers: list[Layer], clipping: Clipping) -> Iterator[Layer]:
+    """Those that no layer takes along."""
+    inside = {id(part) for layer in layers for part in layer.module.modules()}
+    for name, module in network.named_modules():
+        if Pool.can(module) and own_forward(module) is None and id(module) not in inside:
+            yield Pool(module, name, clipping)
 
 
 def _layers(

@@ -19,8 +19,10 @@ from rigdyno.engines.dp.contributions import PerSample
 from rigdyno.engines.dp.kernels import Kernel, convolution, depthwise, gram, group_norm, layer_norm, noise, norms
 from rigdyno.engines.dp.kernels.loading import code_pages
 from rigdyno.engines.dp.layers import Layer, LayerCall
+from rigdyno.engines.dp.layers._depthwise import depthwise_by_kernel
 from rigdyno.engines.dp.layers._geometry import Geometry
 from rigdyno.engines.dp.layers._patches import built_by_kernel, kernel_is_cheaper
+from rigdyno.engines.dp.layers.group_norm import _Fused
 from rigdyno.engines.dp.layers.layer_norm import _backward_by_kernel
 from rigdyno.engines.dp.norms import KernelNorms, rounding
 
@@ -34,6 +36,100 @@ CONVOLUTIONS = [  # samples, channels, height, width, outputs, kernel, stride, p
     (2, 2, 32, 32, 33, (3, 3), (1, 1), (1, 1)),
     (0, 3, 8, 8, 4, (3, 3), (1, 1), (1, 1)),
 ]
+
+
+NORMED = [  # samples, channels, height, width, groups
+    (5, 32, 16, 16, 32),
+    (2, 96, 8, 8, 32),
+    (3, 24, 6, 4, 24),
+    (9, 40, 4, 4, 20),
+    (2, 150, 7, 7, 10),
+    (3, 1152, 1, 1, 32),
+    (2, 513, 2, 2, 1),
+    (2, 3, 13, 1, 3),
+    (0, 16, 4, 4, 4),
+]
+
+
+@pytest.mark.parametrize("activation", [None, nn.SiLU, nn.ReLU])
+@pytest.mark.parametrize("case", NORMED)
+def test_group_norm_kernels_give_answers_the_way_back_and_each_samples_gradients(case, activation):
+    samples, channels, height, width, groups = case
+    torch.manual_seed(0)
+    norm = nn.GroupNorm(groups, channels)
+    nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
+    told: list[tuple[object, Tensor, Tensor]] = []
+    call = types.SimpleNamespace(module=norm, add_sums=lambda *sums: told.extend(sums))
+    given = (torch.randn(samples, channels, height, width) + 3).to(memory_format=torch.channels_last).requires_grad_()
+    found = _Fused.apply(given, torch.zeros((), requires_grad=True), call, activation)
+    gradient = torch.randn(found.shape)
+    (back,) = torch.autograd.grad(found, given, gradient)
+    exact, inputs = norm.double(), given.detach().double().requires_grad_()
+    answers = (activation or nn.Identity)()(exact(inputs))
+    assert answers.shape == found.shape
+    assert back.shape == inputs.shape
+    if samples == 0:
+        return
+    assert _distance(found.detach(), answers.detach()) < CLOSE
+    close = 10 * CLOSE  # the mean is rounded to single precision, and sums over few places cancel
+    assert _distance(back, torch.autograd.grad(answers, inputs, gradient.double(), retain_graph=True)[0]) < close
+    for (parameter, sums, squared), weight in zip(told, (exact.weight, exact.bias), strict=True):
+        assert parameter is weight
+        for sample in range(samples):
+            own = torch.zeros_like(gradient).double()
+            own[sample] = gradient[sample]
+            # Not the weight's alone: torch's own way back crashes then where maps are channels-last.
+            _, true = torch.autograd.grad(answers, (inputs, weight), own, retain_graph=True)
+            assert _distance(sums[sample], true) < close
+            assert float(squared[sample]) == pytest.approx(float(true.square().sum()), rel=close)
+
+
+DEPTHWISE = [  # samples, channels, height, width, kernel, stride, padding, dilation
+    (3, 32, 16, 16, (3, 3), (1, 1), (1, 1), (1, 1)),
+    (2, 144, 8, 8, (5, 5), (2, 2), (2, 2), (1, 1)),
+    (2, 113, 4, 5, (5, 3), (1, 2), (2, 1), (1, 1)),
+    (2, 20, 1, 1, (5, 5), (1, 1), (2, 2), (1, 1)),
+    (1, 3, 9, 11, (2, 4), (3, 2), (0, 3), (2, 1)),
+    (2, 17, 10, 7, (3, 3), (2, 3), (4, 2), (4, 3)),
+    (2, 70, 7, 9, (3, 2), (4, 2), (1, 0), (2, 3)),
+    (1, 16, 5, 5, (1, 1), (3, 3), (0, 0), (1, 1)),
+    (2, 2, 2, 2, (3, 3), (4, 4), (3, 3), (1, 1)),
+    (0, 16, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_depthwise_kernels_give_answers_both_gradients_and_norms(case, threads):
+    samples, channels, height, width, kernel, *steps = case
+    torch.manual_seed(0)
+    layer = nn.Conv2d(channels, channels, kernel, *steps, groups=channels)
+    told: list[tuple[object, PerSample]] = []
+    call = types.SimpleNamespace(
+        anchor=torch.zeros((), requires_grad=True),
+        trained=lambda parameter: True,
+        add=lambda parameter, contribution: told.append((parameter, contribution)),
+    )
+    given = torch.randn(samples, channels, height, width).to(memory_format=torch.channels_last).requires_grad_()
+    with _Threads(threads):
+        found = depthwise_by_kernel(call, given, Geometry.of(layer), (layer.weight, layer.bias))  # type: ignore[arg-type]
+        gradient = torch.randn(found.shape)
+        (back,) = torch.autograd.grad(found, given, gradient)
+    exact = layer.double()
+    inputs = given.detach().double().requires_grad_()
+    answers = exact(inputs)
+    assert answers.shape == found.shape
+    if samples == 0:
+        return
+    assert _distance(found.detach(), answers.detach()) < CLOSE
+    assert _distance(back, torch.autograd.grad(answers, inputs, gradient.double(), retain_graph=True)[0]) < CLOSE
+    weights = told[0][1]
+    for sample in range(samples):
+        own = torch.zeros_like(gradient).double()
+        own[sample] = gradient[sample]
+        (true,) = torch.autograd.grad(answers, exact.weight, own, retain_graph=True)
+        assert _distance(weights.per_sample()[sample], true) < CLOSE
+        assert weights.squared_norms(KernelNorms())[sample] == pytest.approx(float(true.square().sum()), rel=CLOSE)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

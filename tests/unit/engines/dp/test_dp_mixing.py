@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from dp_naive import engine_sum, naive_gradients, naive_sum, wired
@@ -96,6 +98,15 @@ def test_samples_that_look_at_each_other(middle, samples):
     net, _ = wired(network(middle()), 1.0, False)
     with pytest.raises(MixesSamples, match="depends on the other samples of the batch; clipping"):
         step(net, samples)
+
+
+def test_a_check_keeps_none_of_what_it_computed():
+    """A sigmoid keeps its own answer for the way back."""
+    net, _ = wired(nn.Sequential(nn.Linear(FEATURES, 37), nn.Sigmoid(), nn.Linear(37, CLASSES)), 1.0, False)
+    step(net)
+    gc.collect()
+    left = [found for found in gc.get_objects() if type(found) is Tensor and found.shape == (BATCH, 37)]
+    assert not left
 
 
 def test_samples_that_are_mixed_by_chance():

@@ -110,7 +110,7 @@ class Probe:
             torch.backends.mha.set_fastpath_enabled(False)  # or else layers are run without being called
             # A checkpoint around the network counts what is kept for its backward pass: that isn't meant. And what a
             # hook changes in place is what the network goes on with.
-            with _seeded(seed, self.network), saved_tensors_hooks(_as_it_is, _as_it_is):
+            with _seeded(seed, self.network), saved_tensors_hooks(_apart, _as_it_is):
                 return work()
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
@@ -178,7 +178,13 @@ class _Kept:
                     buffer.copy_(value)
 
 
-def _as_it_is(value: Any) -> Any:
+def _apart(value: Tensor) -> Tensor:
+    """The same memory, without its history: an answer that is kept by the very step that found it would keep that step,
+    and all that came before, for ever."""
+    return value.detach()
+
+
+def _as_it_is(value: Tensor) -> Tensor:
     return value
 
 

@@ -162,12 +162,12 @@ def helper(*, fastmath: bool | Collection[str] = False) -> Callable[[Function], 
     return cast(Callable[[Function], Function], numba.njit(**_options(fastmath)))
 
 
-def inlined(function: Function) -> Function:
-    """For a formula inside of a kernel's loop: LLVM makes vectors of a loop only if no call is left in it. No liberties
-    are taken with it, whatever the kernel's."""
+def inlined(function: Function, fastmath: bool | Collection[str] = False) -> Function:
+    """For a formula inside of a kernel's loop: LLVM makes vectors of a loop only if no call is left in it. Whatever the
+    kernel's liberties, its own are none, unless they are named."""
     import numba
 
-    return cast(Function, numba.njit(forceinline=True, **_options(False))(function))
+    return cast(Function, numba.njit(forceinline=True, **_options(fastmath))(function))
 
 
 def _options(fastmath: bool | Collection[str]) -> dict[str, Any]:

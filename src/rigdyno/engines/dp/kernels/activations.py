@@ -6,11 +6,12 @@ the argument is reduced by a difference of nearly equal figures.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rigdyno.engines.dp.kernels import inlined
+from rigdyno.engines.dp.kernels import CAREFUL, inlined
 
 FAR = np.float32(87.0)
 LOG2_E = np.float32(1.4426950408889634)
@@ -18,7 +19,7 @@ LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 ONE, HALF = np.float32(1.0), np.float32(0.5)
 
 
-@inlined
+@partial(inlined, fastmath=CAREFUL)
 def exp(x: Any) -> Any:
     x = min(max(x, -FAR), FAR)
     power = np.floor(x * LOG2_E + HALF)
@@ -34,6 +35,6 @@ def exp(x: Any) -> Any:
     return series * bits.view(np.float32)
 
 
-@inlined
+@partial(inlined, fastmath=CAREFUL)
 def sigmoid(x: Any) -> Any:
     return ONE / (ONE + exp(-x))

@@ -1,6 +1,8 @@
 """Depthwise convolutions over maps with the channels innermost; taps that only ever see padding cost nothing.
 
-Maps are (samples, height, width, channels), weights (kernel height, kernel width, channels).
+Maps are (samples, height, width, channels), weights (kernel height, kernel width, channels). Every result is a sum of
+products that stays in registers until it is whole: an answer's over the taps, a weight's over the places, and that of
+the maps' gradient over the taps that have seen the place.
 """
 
 from __future__ import annotations
@@ -8,30 +10,82 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from rigdyno.engines.dp.kernels import Array, kernel
+from rigdyno.engines.dp.kernels import Array, helper, kernel
+from rigdyno.engines.dp.kernels.lanes import LANES, dots_of
 from rigdyno.engines.dp.kernels.norms import SUMS
+
+Walk = tuple[int, int, int, int, int, int]
+
+_four, _two, _single = dots_of(4), dots_of(2), dots_of(1)
+
+
+@helper(fastmath=SUMS)
+def _dots(one: Array, at: int, other: Array, other_at: int, found: Array, to: int, channels: int, walk: Walk) -> None:
+    """As `lanes.dots_of` has it, for all channels."""
+    c = 0
+    while c + 4 * LANES <= channels:
+        _four(one, at + c, other, other_at + c, found, to + c, walk)
+        c += 4 * LANES
+    if c + 2 * LANES <= channels:
+        _two(one, at + c, other, other_at + c, found, to + c, walk)
+        c += 2 * LANES
+    if c + LANES <= channels:
+        _single(one, at + c, other, other_at + c, found, to + c, walk)
+        c += LANES
+    for channel in range(c, channels):
+        total = np.float32(0.0)
+        for row in range(walk[0]):
+            for column in range(walk[1]):
+                seen = one[at + channel + row * walk[2] + column * walk[3]]
+                total += seen * other[other_at + channel + row * walk[4] + column * walk[5]]
+        found[to + channel] = total
+
+
+@helper()
+def _inside(start: int, step: int, size: int, first: int, last: int) -> tuple[int, int]:
+    """The first n from `first` to `last` for which start + n * step lies between 0 and size, and how many do."""
+    low = max(first, -(start // step))
+    high = min(last, (size - 1 - start) // step + 1)
+    return low, max(high - low, 0)
+
+
+@helper()
+def _reaching(place: int, steps: tuple[int, ...], first: int, last: int, size: int) -> tuple[int, ...]:
+    """Of the taps that saw a place of the map: the first, how many, and how far apart they are; and the first one's
+    answer, and how far apart those are, backwards. `steps` are stride, padding, dilation."""
+    stride, padding, dilation = steps
+    shared = np.gcd(stride, dilation)
+    tap_step, answer_step = stride // shared, dilation // shared
+    for tap in range(first, min(first + tap_step, last)):
+        ahead = place + padding - tap * dilation
+        if ahead % stride == 0:
+            answer = ahead // stride
+            skipped = max(0, -((size - 1 - answer) // answer_step))
+            tap, answer = tap + skipped * tap_step, answer - skipped * answer_step
+            count = min((last - 1 - tap) // tap_step, answer // answer_step) + 1
+            return tap, max(count, 0), tap_step, answer, answer_step
+    return first, 0, 1, 0, 1
 
 
 @kernel(fastmath=SUMS)
 def forward(maps: Array, weight: Array, out: Array, steps: Array) -> None:
     """`steps` are stride, padding and dilation, then the first living tap and the last, each down and across."""
     samples, height, width, channels = maps.shape
+    rows, columns, wide = out.shape[1], out.shape[2], weight.shape[1]
+    taps = weight.reshape(weight.size)
     for sample in prange(samples):
-        for row in range(out.shape[1]):
-            for column in range(out.shape[2]):
-                found = out[sample, row, column]
-                found[:] = 0
-                for i in range(steps[6], steps[8]):
-                    y = row * steps[0] - steps[2] + i * steps[4]
-                    if y < 0 or y >= height:
-                        continue
-                    for j in range(steps[7], steps[9]):
-                        x = column * steps[1] - steps[3] + j * steps[5]
-                        if x < 0 or x >= width:
-                            continue
-                        seen, tap = maps[sample, y, x], weight[i, j]
-                        for channel in range(channels):
-                            found[channel] += seen[channel] * tap[channel]
+        every, answers = maps[sample].reshape(height * width * channels), out[sample].reshape(rows * columns * channels)
+        for row in range(rows):
+            y = row * steps[0] - steps[2]
+            i, down = _inside(y, steps[4], height, steps[6], steps[8])
+            y += i * steps[4]
+            for column in range(columns):
+                x = column * steps[1] - steps[3]
+                j, across = _inside(x, steps[5], width, steps[7], steps[9])
+                x += j * steps[5]
+                walk = (down, across, steps[4] * width * channels, steps[5] * channels, wide * channels, channels)
+                at, tap, to = (y * width + x) * channels, (i * wide + j) * channels, (row * columns + column) * channels
+                _dots(every, at, taps, tap, answers, to, channels, walk)
 
 
 @kernel(fastmath=SUMS)
@@ -41,30 +95,33 @@ def backward(
     """Into `back` the maps' gradient, into `per_sample` (samples, living taps down, across, channels) the weight's, a
     sample, and into `squared` its squared norm."""
     samples, height, width, channels = maps.shape
+    rows, columns, wide = gradient.shape[1], gradient.shape[2], weight.shape[1]
+    taps, living, size = weight.reshape(weight.size), per_sample.shape[2], height * width * channels
+    own_size = per_sample.shape[1] * living * channels
     for sample in prange(samples):
-        back[sample] = 0
-        own = per_sample[sample]
-        own[:] = 0
-        for row in range(gradient.shape[1]):
-            for column in range(gradient.shape[2]):
-                given = gradient[sample, row, column]
-                for i in range(steps[6], steps[8]):
-                    y = row * steps[0] - steps[2] + i * steps[4]
-                    if y < 0 or y >= height:
-                        continue
-                    for j in range(steps[7], steps[9]):
-                        x = column * steps[1] - steps[3] + j * steps[5]
-                        if x < 0 or x >= width:
-                            continue
-                        seen, to = maps[sample, y, x], back[sample, y, x]
-                        tap, sums = weight[i, j], own[i - steps[6], j - steps[7]]
-                        for channel in range(channels):
-                            to[channel] += given[channel] * tap[channel]
-                            sums[channel] += given[channel] * seen[channel]
+        every, inner = maps[sample].reshape(size), back[sample].reshape(size)
+        given, own = gradient[sample].reshape(rows * columns * channels), per_sample[sample].reshape(own_size)
+        for i in range(steps[6], steps[8]):
+            row, down = _inside(i * steps[4] - steps[2], steps[0], height, 0, rows)
+            y = row * steps[0] - steps[2] + i * steps[4]
+            for j in range(steps[7], steps[9]):
+                column, across = _inside(j * steps[5] - steps[3], steps[1], width, 0, columns)
+                x = column * steps[1] - steps[3] + j * steps[5]
+                walk = (down, across, steps[0] * width * channels, steps[1] * channels, columns * channels, channels)
+                at, answer = (y * width + x) * channels, (row * columns + column) * channels
+                to = ((i - steps[6]) * living + j - steps[7]) * channels
+                _dots(every, at, given, answer, own, to, channels, walk)
+        for y in range(height):
+            i, down, i_step, row, row_step = _reaching(y, (steps[0], steps[2], steps[4]), steps[6], steps[8], rows)
+            for x in range(width):
+                j, across, j_step, column, column_step = _reaching(
+                    x, (steps[1], steps[3], steps[5]), steps[7], steps[9], columns
+                )
+                line = i_step * wide * channels
+                walk = (down, across, line, j_step * channels, -row_step * columns * channels, -column_step * channels)
+                at, answer = (i * wide + j) * channels, (row * columns + column) * channels
+                _dots(taps, at, given, answer, inner, (y * width + x) * channels, channels, walk)
         total = 0.0
-        for i in range(own.shape[0]):
-            for j in range(own.shape[1]):
-                sums = own[i, j]
-                for channel in range(channels):
-                    total += np.float64(sums[channel]) * np.float64(sums[channel])
+        for n in range(own_size):
+            total += np.float64(own[n]) * np.float64(own[n])
         squared[sample] = total

@@ -115,7 +115,7 @@ class Layer:
     def call(self, inputs: Tensor) -> LayerCall:
         """For inputs with a sample in every row."""
         passing = self.clipping.passing(inputs)
-        passing.check_samples(len(inputs), self.name)
+        passing.check_samples(inputs.shape[0], self.name)
         return LayerCall(self, passing)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,11 @@ class _Depthwise(Function):
         from rigdyno.engines.dp.kernels import depthwise
 
         weight, bias = parameters
+        out, living, steps = _plan(geometry, inputs.shape[2:])
         ctx.save_for_backward(inputs)
-        ctx.call, ctx.geometry, ctx.parameters = call, geometry, parameters
-        found = channels_inside(len(inputs), len(weight), geometry.out(inputs.shape[2:]), inputs)
-        living = geometry.living_taps(inputs.shape[2:])
-        depthwise.forward(maps_of(inputs), _taps(weight), maps_of(found), _steps(geometry, living))
+        ctx.call, ctx.parameters, ctx.taps, ctx.living, ctx.steps = call, parameters, _taps(weight), living, steps
+        found = channels_inside(inputs.shape[0], weight.shape[0], out, inputs)
+        depthwise.forward(maps_of(inputs), ctx.taps, maps_of(found), steps)
         return found if bias is None else found.add_(bias.view(-1, 1, 1))
 
     @staticmethod
@@ -71,14 +72,14 @@ class _Depthwise(Function):
         from rigdyno.engines.dp.kernels import depthwise
 
         (inputs,), (weight, bias), call = ctx.saved_tensors, ctx.parameters, ctx.call
-        back = channels_inside(len(inputs), inputs.shape[1], inputs.shape[2:], inputs)
-        living = ctx.geometry.living_taps(inputs.shape[2:])
-        sums = inputs.new_empty(len(inputs), *(taps.stop - taps.start for taps in living), len(weight), 1)
-        squared = torch.empty(len(inputs), dtype=torch.float64)
-        into = (maps_of(back), sums.squeeze(-1).numpy(), squared.numpy())
-        depthwise.backward(maps_of(inputs), maps_of(gradient), _taps(weight), *into, _steps(ctx.geometry, living))
+        samples, channels, *places = inputs.shape
+        back = channels_inside(samples, channels, tuple(places), inputs)
+        sums = inputs.new_empty(samples, *(taps.stop - taps.start for taps in ctx.living), channels, 1)
+        squared = torch.empty(samples, dtype=torch.float64)
+        into = (maps_of(back), sums.numpy()[..., 0], squared.numpy())
+        depthwise.backward(maps_of(inputs), maps_of(gradient), ctx.taps, *into, ctx.steps)
         if call.trained(weight):
-            call.add(weight, _of_living_taps(sums, squared, living, weight.shape))
+            call.add(weight, _of_living_taps(sums, squared, ctx.living, weight.shape))
         if bias is not None and call.trained(bias):
             call.add(bias, PerSample(over_places(gradient)))
         return back, None, None, None, None
@@ -88,7 +89,10 @@ def _taps(weight: Tensor) -> np.ndarray[Any, Any]:
     return weight.detach()[:, 0].permute(1, 2, 0).contiguous().numpy()
 
 
-def _steps(geometry: Geometry, living: Sequence[slice]) -> np.ndarray[Any, Any]:
-    """As the kernels want them."""
+@lru_cache(maxsize=1024)
+def _plan(geometry: Geometry, sizes: torch.Size) -> tuple[tuple[int, ...], list[slice], np.ndarray[Any, Any]]:
+    """The answer's places, the taps that ever see the map, and the steps as the kernels want them."""
+    living = geometry.living_taps(sizes)
     ends = [*(taps.start for taps in living), *(taps.stop for taps in living)]
-    return np.array([*geometry.stride, *geometry.padding, *geometry.dilation, *ends], dtype=np.int64)
+    steps = np.array([*geometry.stride, *geometry.padding, *geometry.dilation, *ends], dtype=np.int64)
+    return geometry.out(sizes), living, steps

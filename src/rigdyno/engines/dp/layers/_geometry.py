@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class Geometry:
         """Padding that isn't zeros on both sides alike is put on beforehand, by `padded`."""
         padding = module.padding if _plain_padding(module) else (0,) * len(module.kernel_size)
         assert isinstance(padding, tuple)
-        return cls(module.kernel_size, module.stride, padding, module.dilation, module.groups)
+        return _geometry(module.kernel_size, module.stride, padding, module.dilation, module.groups)
 
     @property
     def pointwise(self) -> bool:
@@ -86,6 +87,11 @@ class Geometry:
         return torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
             gradient, inputs, weight, None, self.stride, self.padding, self.dilation, False, still, self.groups, wanted
         )
+
+
+@cache  # asked for in every step
+def _geometry(*figures: Any) -> Geometry:
+    return Geometry(*figures)
 
 
 def padded(module: Convolution, inputs: Tensor) -> Tensor:

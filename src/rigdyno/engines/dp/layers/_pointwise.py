@@ -10,7 +10,7 @@ from torch.autograd.function import Function, once_differentiable
 
 from rigdyno.engines.dp.layers import Affine, LayerCall
 from rigdyno.engines.dp.layers.linear import multiply, tell_linear
-from rigdyno.engines.dp.layout import channels_inside, rows_of
+from rigdyno.engines.dp.layout import channels_inside, matrix_of, rows_of
 
 
 def private_pointwise(call: LayerCall, inputs: Tensor, parameters: Affine) -> Tensor:
@@ -24,8 +24,8 @@ class _Pointwise(Function):
         ctx.save_for_backward(rows)
         ctx.call, ctx.parameters = call, parameters
         weight, bias = parameters
-        found = channels_inside(len(inputs), len(weight), inputs.shape[2:], inputs)
-        multiply(rows.flatten(0, 1), weight.flatten(1), bias, rows_of(found).flatten(0, 1))
+        found = channels_inside(rows.shape[0], weight.shape[0], inputs.shape[2:], inputs)
+        multiply(matrix_of(rows), weight.flatten(1), bias, matrix_of(rows_of(found)))
         return found
 
     @staticmethod
@@ -36,6 +36,6 @@ class _Pointwise(Function):
         tell_linear(ctx.call, rows, given, ctx.parameters)
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
-        found = channels_inside(len(rows), rows.shape[2], gradient.shape[2:], rows)
-        torch.mm(given.flatten(0, 1), weight.flatten(1), out=rows_of(found).flatten(0, 1))
+        found = channels_inside(rows.shape[0], rows.shape[2], gradient.shape[2:], rows)
+        torch.mm(matrix_of(given), weight.flatten(1), out=matrix_of(rows_of(found)))
         return found, None, None, None

@@ -117,13 +117,14 @@ class _Fused(Function):
         module = call.module
         assert isinstance(module, nn.GroupNorm)
         rows = rows_of(inputs)
-        mean, rstd = (rows.new_empty(len(rows), module.num_groups) for _ in range(2))
-        found = channels_inside(len(rows), rows.shape[2], inputs.shape[2:], inputs)
+        samples, _, channels = rows.shape
+        figures = rows.new_empty(2, samples, module.num_groups)  # mean and rstd
+        found = channels_inside(samples, channels, inputs.shape[2:], inputs)
         after = 0 if activation is None else ACTIVATIONS[activation]
         scale, shift = module.weight.detach().numpy(), module.bias.detach().numpy()
-        out = rows_of(found).numpy()
-        group_norm.forward(rows.numpy(), scale, shift, out, mean.numpy(), rstd.numpy(), module.eps, after)
-        ctx.save_for_backward(rows, mean, rstd)
+        mean, rstd = figures.numpy()
+        group_norm.forward(rows.numpy(), scale, shift, rows_of(found).numpy(), mean, rstd, module.eps, after)
+        ctx.save_for_backward(rows, figures)
         ctx.call, ctx.after = call, after
         return found
 
@@ -132,16 +133,16 @@ class _Fused(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         from rigdyno.engines.dp.kernels import group_norm
 
-        rows, mean, rstd = ctx.saved_tensors
+        rows, figures = ctx.saved_tensors
         weight, bias = ctx.call.module.weight, ctx.call.module.bias
-        back = channels_inside(len(rows), rows.shape[2], gradient.shape[2:], rows)
-        scales, shifts = (rows.new_empty(len(rows), rows.shape[2]) for _ in range(2))
-        squared = torch.empty(2, len(rows), dtype=torch.float64)
-        known = (rows, rows_of(gradient), weight.detach(), bias.detach(), mean, rstd)
-        wanted = (rows_of(back), scales, shifts, squared)
-        arguments: Any = [*(figure.numpy() for figure in (*known, *wanted)), ctx.after]
+        samples, _, channels = rows.shape
+        back = channels_inside(samples, channels, gradient.shape[2:], rows)
+        sums, squared = rows.new_empty(2, samples, channels), torch.empty(2, samples, dtype=torch.float64)
+        known = (rows, rows_of(gradient), weight.detach(), bias.detach())
+        wanted = (rows_of(back).numpy(), *sums.numpy(), squared.numpy())
+        arguments: Any = [*(figure.numpy() for figure in known), *figures.numpy(), *wanted, ctx.after]
         group_norm.backward(*arguments)
-        ctx.call.add_sums((weight, scales, squared[0]), (bias, shifts, squared[1]))
+        ctx.call.add_sums(*zip((weight, bias), sums.unbind(), squared.unbind(), strict=True))
         return back, None, None, None
 
 

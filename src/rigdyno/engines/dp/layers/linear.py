@@ -42,7 +42,7 @@ def tell_linear(call: LayerCall, inputs: Tensor, gradient: Tensor, parameters: A
     if call.trained(weight):
         call.add(weight, Outer(inputs, gradient))
     if bias is not None and call.trained(bias):
-        call.add(bias, PerSample(gradient.sum(dim=1)))
+        call.add(bias, PerSample(gradient.squeeze(1) if gradient.shape[1] == 1 else gradient.sum(dim=1)))
 
 
 class _Linear(Function):
