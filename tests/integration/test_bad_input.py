@@ -40,7 +40,7 @@ WRONG = {
     ("run", "resnet50", "--ranks", "2", "--set", "batch_size=100000"): "batch_size=",
     ("run", "resnet50", "--ranks", "2", "--arrangement", "single"): "is for one process, not 2",
     ("run", "scaling", "--soak", "1m"): "the scaling suite has no soak",
-    ("duel", "resnet50", "--a", "arrangement=ddp", "--b", "seed=1"): "B has one rank: a duel is between arms of as many",
+    ("duel", "resnet50", "--a", "arrangement=ddp", "--b", "seed=1"): "B has one rank: a duel is between arms of",
     ("run", "tensor_add", "--repeat", "x"): "integer",
     ("run", "tensor_add", "--threads", "0"): "threads must be at least 1",
     ("run", "tensor_add", "--seed", "-1"): "seed",
