@@ -35,6 +35,8 @@ MOST_BYTES = 1_000_000  # of what nodes tell each other
 # Of another job manager, or of an mpirun that this one runs under: each would take over.
 FOREIGN = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "PRTE_", "PBS_", "LSB_")
 
+ONE_ADDRESS = "two nodes have one address, MPI can't tell them apart; try --arrangement horovod"
+
 
 def carried_out(part: Part) -> int:
     """This node's exit code; which of its ranks ended badly is left in its folder."""
@@ -106,6 +108,8 @@ def _led(part: Part, environment: Mapping[str, str], place: Path) -> int:
         listener = opened.enter_context(socket.socket(fileno=part.meeting.listening))
         others = _gathered(part, listener, opened)
         hosts = [(part.own_address, len(part.ranks)), *((each.address, each.slots) for each in others)]
+        if len({address for address, _ in hosts}) < len(hosts):
+            sys.exit(ONE_ADDRESS)
         command = mpirun(hosts, full=part.cell.spec.device == "cpu")
         if others:
             door = opened.enter_context(_door(place / "door", {each.address: each for each in others}))
@@ -167,7 +171,10 @@ def _followed(part: Part, environment: Mapping[str, str], place: Path) -> int:
         stream.settimeout(MEET_SECONDS)
         stream.connect((part.meeting.address, part.meeting.port))  # it listens since before this node was told of it
         stream.sendall(json.dumps([part.node, part.own_address, len(part.ranks)]).encode() + b"\n")
-        command = daemon_command(json.loads(_line(stream)))
+        told = _line(stream)
+        if not told:
+            sys.exit(f"the first node ended before it started anything here; if {ONE_ADDRESS}")
+        command = daemon_command(json.loads(told))
         stream.settimeout(None)
         return ended_in_order(command, environment, stream)
 
