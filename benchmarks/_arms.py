@@ -71,13 +71,16 @@ class Arm:
         return statistics.median(self.rounds)
 
     def wait(self) -> None:
-        """Until it is warm; a step tells how many make a turn."""
+        """Until it is warm."""
         word, _, rest = self._line().partition(" ")
         if word != "ready":
             self.missing = rest or "ended without a word"
             self._child.wait()
             return
         self.memory = int(rest)
+
+    def try_out(self) -> None:
+        """A step tells how many make a turn."""
         self.first = self._ask(1)
         self._steps = max(1, round(SECONDS_A_TURN / self.first))
 
@@ -115,10 +118,13 @@ def _environment(case: Case) -> dict[str, str]:
 
 
 def started(arms: Sequence[Arm]) -> list[Arm]:
-    """Those of them that can run."""
+    """Those of them that can run. The first is tried out when the last is warm: until then they are in its way."""
     for arm in arms:
         arm.wait()
-    return [arm for arm in arms if arm.missing is None]
+    present = [arm for arm in arms if arm.missing is None]
+    for arm in present:
+        arm.try_out()
+    return present
 
 
 def keep_kernels(cases: Sequence[Case]) -> None:

@@ -49,8 +49,7 @@ class Trial:
         self.case = case
         self.plain = [Arm(kind, case, "fixed") for kind in kinds]
         self.ours, self.dp_off = Arm("ours", case), Arm("ours, DP off", case)
-        self.present = started(self.plain)
-        started([self.ours, self.dp_off])
+        self.present = [arm for arm in started([*self.plain, self.ours, self.dp_off]) if arm in self.plain]
         least = min(arm.first or math.inf for arm in self.present)
         self.far_slower = [arm for arm in self.present if (arm.first or math.inf) > FAR_SLOWER * least]
         self.present = [arm for arm in self.present if arm not in self.far_slower]
@@ -62,10 +61,14 @@ class Trial:
                 arm.turn()
         fastest = self.fastest_plain()
         self.present = [arm for arm in self.present if arm.seconds < CLEARLY_SLOWER * fastest.seconds]
-        eager = min((arm for arm in self.present if arm.kind != COMPILED_PLAIN), key=lambda arm: arm.seconds)
-        self.drawn = Arm(eager.kind, self.case)
+        self.drawn = Arm(self._fastest_eager().kind, self.case)
         self.plain.append(self.drawn)
         self.present += started([self.drawn])
+
+    def _fastest_eager(self) -> Arm:
+        """Compiled code would be compiled again for every size; whoever is out may still be the fastest of these."""
+        eager = [arm for arm in self.plain if arm.kind != COMPILED_PLAIN and arm.first is not None]
+        return min(eager, key=lambda arm: arm.seconds if arm.rounds else arm.first or math.inf)
 
     def fastest_plain(self) -> Arm:
         return min(self.present, key=lambda arm: arm.seconds)

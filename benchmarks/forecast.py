@@ -1,7 +1,7 @@
-"""How well larger rigs are foretold, over all published curves at hand.
+"""How well larger rigs are predicted, over all published curves at hand.
 
-Rolling origin: each curve's first points, at least three, foretell the later ones up to four times as large. A start
-that lies on one node foretells nothing beyond it, here as in `rigdyno forecast`. Beside ours, on the same points: two
+Rolling origin: each curve's first points, at least three, predict the later ones up to four times as large. A start
+that lies on one node predicts nothing beyond it, here as in `rigdyno forecast`. Beside ours, on the same points: two
 naive guesses (linear; what the efficiency lost per doubling so far, it loses with each further one), Amdahl's law and
 the universal scalability law, both fitted by least squares of the relative errors.
 

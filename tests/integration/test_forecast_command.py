@@ -41,7 +41,7 @@ def rows_of(answer, table=0):
     return view, {int(row["entries"]["devices"]["value"]): row for row in view["tables"][table]["rows"]}
 
 
-def test_foretells_what_was_published(forecast):
+def test_predicts_what_was_published(forecast):
     answer = forecast("--devices", "64,128", "--json")
     assert answer.returncode == 0, answer.stderr
     _, rows = rows_of(answer)
@@ -52,7 +52,7 @@ def test_foretells_what_was_published(forecast):
         assert rate["confidence"] == 0.9
 
 
-def test_measured_and_foretold_rows_are_told_apart_everywhere(forecast):
+def test_measured_and_predicted_rows_are_told_apart_everywhere(forecast):
     _, rows = rows_of(forecast("--json"))
     assert [row["origin"] for row in rows.values()] == ["measured"] * 6 + ["forecast"] * 2
     assert list(rows)[-2:] == [64, 128]

@@ -94,8 +94,8 @@ def test_leaderboard(tmp_path):
 def test_forecast(tmp_path, points, options):
     (tmp_path / "points.csv").write_text(points)
     view = checked(here("forecast", "points.csv", *options, "--json", cwd=tmp_path))
-    foretold = [row["entries"] for row in view["tables"][0]["rows"] if row["origin"] == "forecast"]
-    for entries in foretold:
+    predicted = [row["entries"] for row in view["tables"][0]["rows"] if row["origin"] == "forecast"]
+    for entries in predicted:
         assert entries["efficiency"]["low"] < entries["efficiency"]["value"] < entries["efficiency"]["high"]
         by_link = entries["rate"]["method"].endswith("given link")
         assert entries["rate"]["confidence"] == (None if by_link else 0.9)

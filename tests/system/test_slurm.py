@@ -107,6 +107,17 @@ def test_a_suite_of_several_sizes_has_one_job(cluster, tmp_path):
     assert {record.spec.launcher for record in finished.records} == {"slurm"}
 
 
+def test_the_cluster_suite_trains_in_both_frameworks(cluster, tmp_path):
+    job = ("--cards", "2", "--nodes", "2", "--steps", "80", "--repeat", "1", "--idle", "1s")
+    code, _, err = run(cluster, tmp_path, "cluster", *ASKED, *job)
+    assert code == 0, err
+    finished = api.load(only_path(tmp_path))
+    assert all(isinstance(record.outcome, Completed) for record in finished.records)
+    trained = [each for each in finished.measurements if each.job is not None]
+    assert {each.spec.arrangement for each in trained} >= {"ddp", "multiworker"}
+    assert all((each.spec.nodes, each.job.steps) == (2, 40) for each in trained)
+
+
 def stepping(folder: Path) -> bool:
     """Both ranks: until their cell is over, their files lie in the nodes' temporary folders."""
     return len(list(folder.glob("rigdyno*/1/rank*/steps.rows"))) == 2

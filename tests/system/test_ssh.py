@@ -67,11 +67,10 @@ def _with_key(folder):
     return environment(PATH=f"{wrapper.parent}:{os.environ['PATH']}", HOME=str(folder))
 
 
-def run(hosts, folder, variables, *names, options=()):
-    first = hosts[0]
-    command = [*COMMAND, "run", "resnet50", *SMALL, "--ranks", "1", "--budget", "25s", "--hosts", ",".join(names)]
+def run(hosts, folder, variables, *names, options=(), asked=("resnet50", *SMALL, "--budget", "25s")):
+    command = [*COMMAND, "run", *asked, "--ranks", "1", "--hosts", ",".join(names)]
     return subprocess.run(
-        first.command(*command, *options, "--out", str(folder / "runs")),
+        hosts[0].command(*command, *options, "--out", str(folder / "runs")),
         cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
 
@@ -100,6 +99,19 @@ def test_the_other_host_is_started_and_its_participants_come_back(served, tmp_pa
     for name in ("node0", "node1"):
         assert f"{name}/telemetry.rows" in record.files
     assert [(pair.clock, pair.when) for pair in record.clocks] == [("node1", "start"), ("node1", "end")]
+
+
+def test_the_cluster_suite_trains_in_both_frameworks(served, tmp_path):
+    hosts, variables = served
+    job = ("cluster", "--cards", "2", "--steps", "80", "--repeat", "1", "--idle", "1s")
+    answer = run(hosts, tmp_path, variables, *names_of(hosts), asked=job)
+    assert answer.returncode == 0, answer.stderr
+    (path,) = (tmp_path / "runs").iterdir()
+    finished = api.load(path)
+    assert all(isinstance(record.outcome, Completed) for record in finished.records)
+    trained = [each for each in finished.measurements if each.job is not None]
+    assert {each.spec.arrangement for each in trained} >= {"ddp", "multiworker"}
+    assert all([node.node for node in each.usage.nodes] == [0, 1] for each in trained)
 
 
 def test_the_interpreter_of_the_other_hosts_can_be_chosen(served, tmp_path):

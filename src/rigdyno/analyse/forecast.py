@@ -2,7 +2,7 @@
 
 A point says how many items a second so many devices did. What is extrapolated is the cost of an item, in devices times
 seconds: it is flat where scaling is perfect. A handful of points can't tell many curves apart, so the forms are few,
-fixed in advance, of two parameters each, and weighted by how well they would have foretold the later of the given
+fixed in advance, of two parameters each, and weighted by how well they would have predicted the later of the given
 points from the earlier ones (rolling origin).
 """
 
@@ -28,7 +28,7 @@ CONFIDENCE = 0.90
 _CARRIED = 0.7
 # Efficiency that falls alike with every doubling fits most published tables; the others need evidence.
 _PRIOR = {"power": 10.0, "serial": 1.0, "logarithm": 1.0}
-_TELLS_APART = 0.05  # by which a form's foretelling must be worse for that to count
+_TELLS_APART = 0.05  # by which a form's prediction must be worse for that to count
 
 # The variance of ln(truth / forecast), for each unit of ln(devices / largest measured) with a start: what published
 # curves showed, as if seen so often, to which the given points add what they show.
@@ -158,7 +158,7 @@ def _weights(devices: Floats, costs: Floats) -> dict[str, float]:
 
 
 def _errors(form: str, devices: Floats, costs: Floats) -> list[float]:
-    """For every beginning of the points: the mean squared error of what it foretells of the others."""
+    """For every beginning of the points: the mean squared error of what it predicts of the others."""
     found = []
     for known, later in _beginnings(devices):
         fit = _fitted(form, devices[:known], costs[:known])

@@ -57,7 +57,7 @@ class Crossing:
 
 
 class CrossedStep(NamedTuple):
-    """A step of so many nodes together, as it was measured or is foretold."""
+    """A step of so many nodes together, as it was measured or is predicted."""
 
     origin: str
     devices: int
@@ -66,7 +66,7 @@ class CrossedStep(NamedTuple):
 
 
 def crossed_steps(curve: Curve, sizes: Sequence[int], batch: int, devices_per_node: int) -> list[CrossedStep]:
-    """Of points that have crossed the link, and of what they foretell."""
+    """Of points that have crossed the link, and of what they predict."""
     rates = [("measured", point.devices, point.nodes, point.throughput) for point in curve.points]
     rates += [("forecast", size, None, curve.at(size).value) for size in sizes]
     return [

@@ -1,4 +1,4 @@
-"""Which points lie on one curve, and how far it may be drawn: a link that nobody crossed can't be foretold."""
+"""Which points lie on one curve, and how far it may be drawn: a link that nobody crossed can't be predicted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def devices_on_a_node(points: Sequence[Point], devices_per_node: int | None) -> 
 
 
 def uncrossed_link(points: Sequence[Point], devices: int, devices_per_node: int | None) -> str | None:
-    """Why so many devices can't be foretold from these points, and which measurement would allow it."""
+    """Why so many devices can't be predicted from these points, and which measurement would allow it."""
     on_a_node = devices_on_a_node(points, devices_per_node)
     if have_crossed(points) or on_a_node is None or devices <= on_a_node:
         return None

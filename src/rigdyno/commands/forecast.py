@@ -77,9 +77,9 @@ def command(
 ) -> int:
     """Throughput, speedup and time of a job for more devices than were measured, with a 90 % interval.
 
-    POINTS is a CSV file, or one or more run folders of one configuration with different numbers of ranks. What was
-    measured and what is foretold are told apart in every row. A link that none of the points has crossed isn't crossed:
-    that needs one more measurement, and it says which; or, for a rougher forecast, --batch and what the link carries.
+    POINTS is a CSV file, or one or more run folders of one configuration with different numbers of ranks. Every
+    row says whether it was measured or predicted. A link that none of the points has crossed isn't crossed: that needs
+    one more measurement, and it says which; or, for a rougher forecast, --batch and what the link carries.
     """
     from rigdyno.analyse.forecast import Curve
     from rigdyno.report.forecast import Forecast, forecast_view

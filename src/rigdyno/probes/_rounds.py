@@ -13,29 +13,31 @@ Call = Callable[[], Any]
 
 
 class _Round:
-    """Calls in a row, each with its own answer."""
+    """Calls in a row, each with its own answer. Who waits is woken once, when all of them are there: every waking up is
+    time that the machine being measured doesn't get."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._calls = calls
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answers: list[Answer] = []
+        self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._given_up = self.is_over = False
 
     def run(self) -> None:
         for call in self._calls:
             if self._given_up:  # somebody else makes the rest of them
                 break
-            self._answers.put(answered(call))
+            self._answers.append(answered(call))
         self.is_over = True
+        self._over.put(None)
 
-    def answer(self, seconds: float) -> Answer | None:
-        """The next one; None: it takes longer."""
+    def answers(self, seconds: float) -> list[Answer]:
+        """Those that came within the time. If some are missing, the first of these is under way, and the last of this
+        round."""
         try:
-            return self._answers.get(timeout=seconds)
+            self._over.get(timeout=seconds)
         except queue.Empty:
-            return None
-
-    def give_up(self) -> None:
-        self._given_up = True
+            self._given_up = True
+        return list(self._answers)
 
 
 class _Group:
@@ -73,13 +75,13 @@ class Rounds:
     def _collect(
         self, group: _Group, names: Sequence[str], calls: Mapping[str, Call], seconds: float, found: dict[str, Answer]
     ) -> None:
-        for index, name in enumerate(names):
-            answer = group.round.answer(seconds)
-            if answer is None:
-                self._leave_to(group, name, names[index + 1 :], calls, seconds, found)
-                return
-            found[name] = answer
-        group.round.is_over = True  # all that it was for
+        answers = group.round.answers(seconds)
+        found.update(zip(names, answers, strict=False))
+        if len(answers) < len(names):
+            stuck, *rest = names[len(answers) :]
+            self._leave_to(group, stuck, rest, calls, seconds, found)
+        else:
+            group.round.is_over = True  # all that it was for
 
     def _leave_to(
         self,
@@ -91,7 +93,6 @@ class Rounds:
         found: dict[str, Answer],
     ) -> None:
         """The thread is the stuck one's from now on."""
-        group.round.give_up()
         others = [name for name in group.names if name != stuck]
         group.names = [stuck]
         if others:

@@ -72,9 +72,9 @@ class Forecast:
 
     def at(self, devices: int) -> RateAt:
         link = " and the given link" if self._crosses(devices) else ""
-        return self._foretold(self.expected(devices), f"forecast from the points above{link}")
+        return self._predicted(self.expected(devices), f"forecast from the points above{link}")
 
-    def _foretold(self, expected: Expected, method: str) -> RateAt:
+    def _predicted(self, expected: Expected, method: str) -> RateAt:
         rate = Estimate(
             value=expected.value,
             low=expected.low,
@@ -177,12 +177,12 @@ def _for(figure: RateAt, amount: float, unit: str) -> Number:
 
 def _fan(forecast: Forecast) -> Figure:
     """Through the given points, and on from there; the band is the forecast's own, of one kind of interval."""
-    foretold = [forecast.at(size) for size in _drawn_sizes(forecast.curve.largest, forecast.sizes)]
+    expected = [forecast.at(size) for size in _drawn_sizes(forecast.curve.largest, forecast.sizes)]
     measured = Series(
         name="measured", role="measured", data=tuple(datum_of(each.devices, each.rate) for each in forecast.measured())
     )
     predicted = Series(
-        name="forecast", role="predicted", data=tuple(datum_of(each.devices, each.rate) for each in foretold)
+        name="forecast", role="predicted", data=tuple(datum_of(each.devices, each.rate) for each in expected)
     )
     return Figure(
         key="forecast",
@@ -210,7 +210,7 @@ def _drawn_sizes(measured: int, asked: Sequence[int]) -> list[int]:
 def _rests_on(curve: Curve) -> str:
     shares = sorted(((weight, form) for form, weight in curve.weights.items() if weight >= _COUNTS), reverse=True)
     forms = "; ".join(f"{_FORMS[form]} ({show_percent(weight)})" for weight, form in shares)
-    return f"Forms, weighted by how well they foretell the later of these points from the earlier ones: {forms}."
+    return f"Forms, weighted by how well they predict the later of these points from the earlier ones: {forms}."
 
 
 def _too_far(curve: Curve, sizes: Sequence[int]) -> list[str]:

@@ -30,6 +30,7 @@ ASYNCHRONOUS_BLOCK_NS = 10 * NS_PER_MS  # synchronising stalls a device's queue:
 FLUSH_NS = NS_PER_S // 2  # what a crash may cost
 FIRST_LOOK_NS = 20 * NS_PER_MS  # behind the warm-up: whether its steps were like those that follow
 BUFFER_ROWS = 4096
+LATELY_ROWS = 64  # that tell how long a row is now
 BLOCK_ROWS = 3  # single steps, after which the length of a block is chosen
 STRETCH_NS = NS_PER_S // 10  # how often ranks ask each other whether the time is up: steps may become slow in between
 
@@ -260,11 +261,11 @@ class StepMeter:
         self._begin_step()
 
     def _lately_ns(self) -> float:
-        """The median of rows that are not on disk yet, so that a clock that jumped does not count; 0: there is none."""
-        rows = np.frombuffer(self._rows, _ROWS)
-        lengths = rows["end_ns"] - rows["start_ns"]
-        known = lengths[lengths > 0]
-        return float(np.median(known)) if len(known) else 0.0
+        """The median of the newest rows that are not on disk yet, so that a clock that jumped does not count; 0: there
+        is none. Few of them: the loop waits for this."""
+        rows = np.frombuffer(self._rows, _ROWS)[-LATELY_ROWS:]
+        known = sorted(length for length in (rows["end_ns"] - rows["start_ns"]).tolist() if length > 0)
+        return float(known[len(known) // 2]) if known else 0.0
 
     def _flag_rows(self, flag: int) -> None:
         self._rows[_FLAGS] = bytes(flags | flag for flags in self._rows[_FLAGS])

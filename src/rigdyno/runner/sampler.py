@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from rigdyno.clock import Clock, SystemClock
+from rigdyno.clock import Clock, SystemClock, process_cpu_ns
 from rigdyno.probes._meters import Meters, installed
 from rigdyno.processes import die_with_parent, write_pid
 from rigdyno.schema.layout import CellFolder
@@ -25,24 +25,44 @@ from rigdyno.schema.spec import Cell
 from rigdyno.store.files import read_json
 from rigdyno.units import NS_PER_S, seconds_of_ns
 
-# A reading costs 0.3 to 0.5 ms of a core that was asleep, and the machine is being measured; ten of them are enough to
-# judge five seconds.
+# A reading costs 0.3 to 0.8 ms of a core that was asleep, and the machine is being measured; ten of them are enough to
+# judge five seconds. On a rig with many meters it costs more: then it reads more rarely, down to once a second.
 INTERVAL_NS = int(SAMPLER_SECONDS * NS_PER_S)
+MOST_RARELY_NS = 2 * INTERVAL_NS
+MOST_SHARE = 0.0015  # of a core
+_WEIGHT = 0.2  # of the newest reading in the mean of what they cost
 
 
 class Sampler:
-    def __init__(self, path: Path, own: Participant, clock: Clock, meters: Meters) -> None:
+    def __init__(
+        self,
+        path: Path,
+        own: Participant,
+        clock: Clock,
+        meters: Meters,
+        cpu_ns: Callable[[], int] = process_cpu_ns,
+        most_rarely_ns: int = MOST_RARELY_NS,
+    ) -> None:
         self._clock, self._meters = clock, meters
+        self._cpu_ns, self._most_rarely_ns = cpu_ns, most_rarely_ns
+        self._spent_ns, self._cost_ns = cpu_ns(), 0.0
         self._row = struct.Struct(f"<q{len(meters.channels)}d")
         self._file = RowFile(path, telemetry_header(meters.channels, own, meters.absent))
 
-    def run(self, stopped: Callable[[], bool], interval_ns: int = INTERVAL_NS) -> None:
+    def run(self, stopped: Callable[[], bool]) -> None:
         """Reads at fixed times, not after fixed pauses: a slow reading doesn't shift those after it."""
         due_ns = self._clock.now_ns()
         while not stopped():
             self.read()
-            due_ns = max(due_ns + interval_ns, self._clock.now_ns())
+            due_ns = max(due_ns + self._pause_ns(), self._clock.now_ns())
             self._clock.sleep(max(0.0, seconds_of_ns(due_ns - self._clock.now_ns())))  # time goes on between the lines
+
+    def _pause_ns(self) -> int:
+        """Until the next reading: the longer, the more time on the cores one takes."""
+        spent_ns = self._cpu_ns()
+        newest_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
+        self._cost_ns += (_WEIGHT if self._cost_ns else 1.0) * (newest_ns - self._cost_ns)
+        return min(max(INTERVAL_NS, round(self._cost_ns / MOST_SHARE)), self._most_rarely_ns)
 
     def read(self) -> list[float]:
         at_ns = self._clock.now_ns()
@@ -87,7 +107,9 @@ def main(arguments: Sequence[str]) -> int:
     watched = [path for each in (folder, *map(Path, beside)) for path in pid_files(each, own.node)]
     clock = SystemClock()
     meters = Meters(installed(_complain), lambda: worker_pids(watched), clock)
-    sampler = Sampler(home.rows("telemetry"), own, clock, meters)
+    # Arms of a duel by joules have turns of a certain number of readings.
+    most_rarely_ns = INTERVAL_NS if beside else MOST_RARELY_NS
+    sampler = Sampler(home.rows("telemetry"), own, clock, meters, most_rarely_ns=most_rarely_ns)
     try:
         sampler.run(lambda: bool(told) or os.getppid() != parent_pid)
     finally:

@@ -33,7 +33,7 @@ def points(rates, sizes=SIZES, nodes=None):
 
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
 @pytest.mark.parametrize("known", [5, 6])
-def test_curves_without_noise_are_foretold_to_four_times_their_size(truth, known):
+def test_curves_without_noise_are_predicted_to_four_times_their_size(truth, known):
     curve = Curve(points([truth(size) for size in SIZES[:known]]))
     for size in (2 * curve.largest, 4 * curve.largest):
         expected = curve.at(size)
@@ -41,7 +41,7 @@ def test_curves_without_noise_are_foretold_to_four_times_their_size(truth, known
         assert expected.low < truth(size) < expected.high
 
 
-def test_perfect_scaling_is_foretold_exactly():
+def test_perfect_scaling_is_predicted_exactly():
     assert Curve(points([50.0 * size for size in SIZES[:4]])).at(64).value == pytest.approx(3200)
 
 
@@ -51,7 +51,7 @@ def test_more_than_perfect_is_not_carried_on():
     assert curve.at(32).value <= 32 * max(50.0 * size**0.1 for size in SIZES[:4]) * 1.001
 
 
-def test_forms_are_told_apart_by_what_they_would_have_foretold():
+def test_forms_are_told_apart_by_what_they_would_have_predicted():
     amdahl = Curve(points([50.0 * n / (1 + 0.3 * (n - 1)) for n in SIZES]))
     power = Curve(points([50.0 * n**0.8 for n in SIZES]))
     assert amdahl.weights["serial"] > 0.9

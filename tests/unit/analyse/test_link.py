@@ -58,7 +58,7 @@ def test_a_link_without_limits_changes_nothing():
     assert (found.value, found.low, found.high) == pytest.approx((alone.value, alone.low, alone.high))
 
 
-def test_steps_of_points_and_of_what_they_foretell():
+def test_steps_of_points_and_of_what_they_predict():
     points = [Point(devices=size, throughput=10.0 * size, nodes=max(1, size // 4)) for size in (4, 8, 16)]
     found = crossed_steps(Curve(points), [32], batch=5, devices_per_node=4)
     assert found[:3] == [

@@ -164,6 +164,15 @@ def test_values_that_are_all_doubtful_are_stamped_once():
     assert texts.count("SUSPECT") == 1
 
 
+def test_doubts_about_values_are_not_stamped_on_published_ones():
+    doubtful = measured(*(Datum(x=n, value=float(n), verdict="SUSPECT") for n in (1, 2, 4)))
+    theirs = Series(name="theirs", role="published", data=(Datum(x=1, value=1.0), Datum(x=4, value=3.0)))
+    svg = svg_of(with_series(curve(), doubtful, theirs))
+    texts = [each.text for each in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert "54px" not in svg
+    assert texts.count("SUSPECT") == 3
+
+
 @pytest.mark.parametrize("key", EVERY)
 def test_the_caption_has_n_and_the_verdicts(key):
     figure = EVERY[key]

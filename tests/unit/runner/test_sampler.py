@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 
 from rigdyno.contracts import Channel
@@ -41,8 +43,9 @@ class ScriptedProbe:
         self.closed = True
 
 
-def sampled(tmp_path, clock, probe, readings):
-    sampler = Sampler(tmp_path / "telemetry.rows", sampler_of(0), clock, Meters({"scripted": probe}, list, clock))
+def sampled(tmp_path, clock, probe, readings, cpu_ns=lambda: 0, **limits):
+    meters = Meters({"scripted": probe}, list, clock)
+    sampler = Sampler(tmp_path / "telemetry.rows", sampler_of(0), clock, meters, cpu_ns, **limits)
     stops = iter([False] * readings + [True])
     sampler.run(lambda: next(stops))
     sampler.close()
@@ -65,6 +68,24 @@ def test_a_reading_that_takes_too_long_does_not_make_it_catch_up(tmp_path):
     clock = ManualClock()
     _, rows = sampled(tmp_path, clock, ScriptedProbe(clock, cost_seconds=0.7), readings=3)
     assert list(rows["at_ns"] - rows["at_ns"][0]) == [0, 700_000_000, 1_400_000_000]
+
+
+@pytest.mark.parametrize(
+    ("cost_ms", "limits", "seconds"),
+    [(0.7, {}, 0.5), (1.2, {}, 0.8), (9.0, {}, 1.0), (9.0, {"most_rarely_ns": 500_000_000}, 0.5)],
+)
+def test_a_rig_with_dear_meters_is_read_more_rarely(tmp_path, cost_ms, limits, seconds):
+    clock, spent_ns = ManualClock(), itertools.count(0, round(cost_ms * 1e6))
+    probe = ScriptedProbe(clock, cost_seconds=0.0)
+    _, rows = sampled(tmp_path, clock, probe, 4, lambda: next(spent_ns), **limits)
+    assert list(np.diff(rows["at_ns"]) / 1e9) == pytest.approx([seconds] * 3)
+
+
+def test_one_dear_reading_is_soon_forgotten(tmp_path):
+    clock, spent_ns = ManualClock(), iter([0, 500_000, 9_000_000, *(9_000_000 + n * 500_000 for n in range(1, 20))])
+    _, rows = sampled(tmp_path, clock, ScriptedProbe(clock, cost_seconds=0.0), 20, lambda: next(spent_ns))
+    pauses = np.diff(rows["at_ns"]) / 1e9
+    assert (pauses[0], pauses[1] > 0.9, pauses[-1]) == (0.5, True, 0.5)
 
 
 def test_finds_workers_that_start_after_it(tmp_path):

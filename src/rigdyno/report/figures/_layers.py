@@ -142,7 +142,7 @@ def words_on(figure: Figure, rows: Sequence[ChartRow], x: Any, y: Any, **mark: A
     import altair as alt
 
     doubtful = [row for row in rows if "verdict" in row]
-    if not doubtful or _style.is_doubtful(figure):
+    if not doubtful or _style.stamp_of(figure) is not None:
         return []
     text = data(doubtful).mark_text(fontSize=10, fontWeight="bold", color=INK, aria=False, **mark)
     return [text.encode(x=x, y=y, text=alt.Text("verdict:N"))]
@@ -152,7 +152,7 @@ def stamp(figure: Figure, width: float, height: float) -> list[alt.Chart]:
     """The verdict across a figure that can't be relied on."""
     import altair as alt
 
-    doubt = _style.doubt_of(figure)
+    doubt = _style.stamp_of(figure)
     if doubt is None:
         return []
     text = data([{"text": doubt}]).mark_text(fontSize=54, fontWeight="bold", angle=340, opacity=0.22, color=INK)

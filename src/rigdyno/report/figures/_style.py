@@ -103,6 +103,13 @@ def is_doubtful(figure: Figure) -> bool:
     return doubt_of(figure) is not None
 
 
+def stamp_of(figure: Figure) -> Verdict | None:
+    """What is written across the drawing. Doubts about values alone are not written across what others published:
+    there each value has its own word."""
+    published = any(series.role == "published" and series.data for series in figure.series)
+    return None if published and figure.verdict is None else doubt_of(figure)
+
+
 def config() -> dict[str, Any]:
     """What all charts have in common."""
     text = {"labelColor": MUTED, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12}
