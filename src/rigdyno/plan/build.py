@@ -69,10 +69,12 @@ def usual_arrangement(target: str) -> str:
 
 
 def arrangement_of_ranks(target: str) -> str:
-    """For several ranks where nobody chooses one: the first of the workload's framework."""
+    """For several ranks where nobody chooses one: the first of the workload's framework; one for any is a choice."""
     framework = "" if is_function(target) else str(catalogue.load("workload", target).framework)
     known = {name: catalogue.load("arrangement", name) for name in catalogue.names("arrangement")}
-    fitting = [name for name, kind in known.items() if kind.world == "ranks" and kind.framework == framework]
+    fitting = [
+        name for name, kind in known.items() if kind.world == "ranks" and kind.framework == framework != ANY_FRAMEWORK
+    ]
     return fitting[0] if fitting else "ddp"
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytest
 
 from rigdyno import catalogue
+from rigdyno.plan.build import arrangement_of_ranks
 from rigdyno.plan.cells import refusal_of
 from rigdyno.plan.preflight import Resources
 from rigdyno.schema.spec import RunSpec
@@ -70,3 +71,10 @@ def test_any_goes_with_all():
 def test_a_framework_that_nobody_knows_is_refused():
     words = "this workload needs the framework 'other', which is not installed; docs/adding.md tells how to add one"
     assert refused(ALONE, Repeated()) == words
+
+
+def test_ranks_that_nobody_chose_an_arrangement_for_get_the_librarys_own():
+    found = {name: arrangement_of_ranks(name) for name in ("mnist_cnn", "mnist_cnn_tensorflow", "idle", "allreduce")}
+    assert found == {
+        "mnist_cnn": "ddp", "mnist_cnn_tensorflow": "multiworker", "idle": "ddp", "allreduce": "ddp",
+    }  # fmt: skip
