@@ -25,7 +25,7 @@ from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.record import RunRecord
 from rigdyno.store.folder import RunFolder
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 280.0
 COMMAND = (sys.executable, "-m", "rigdyno")
 
 
