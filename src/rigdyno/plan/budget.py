@@ -128,7 +128,7 @@ def search_seconds(spec: RunSpec) -> float:
 def _needed_seconds(spec: RunSpec) -> float:
     """For the steps of a warm-up and for those that a verdict needs; 0 where nobody knows, or steps aren't what ends
     it."""
-    if spec.budget.stop == "clock":
+    if spec.budget.stop == "clock" or spec.budget.is_job:
         return 0.0
     try:
         step = workload_of(spec).step_seconds(spec.device)

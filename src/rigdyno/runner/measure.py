@@ -169,12 +169,20 @@ class StepMeter:
         self._ended()
 
     def repeat(self, step: Step, items_per_step: float) -> None:
+        if self._job_steps_left is not None:
+            self._repeat_job(step, items_per_step)
         while self._running:
             if self._may_use_lane():
                 self._repeat_in_lane(step, items_per_step)
             else:
                 items = step()
                 self.step(items_per_step if items is None else items)
+
+    def _repeat_job(self, step: Step, items_per_step: float) -> None:
+        """It ends with its steps, which are counted one by one."""
+        while self.more():
+            items = step()
+            self.step(items_per_step if items is None else items)
 
     def _repeat_in_lane(self, step: Step, items_per_step: float) -> None:
         """Until it is time to look. What the lane's own `step` does, without the call."""

@@ -43,7 +43,7 @@ def table(measurements: Sequence[Measurement]) -> Table | None:
     if not found:
         return None
     return Table(
-        title="Held against the auditor: canaries in a small network, after one step",
+        title="Held against the auditor: canaries in a small network, two steps of Poisson batches",
         columns=(
             Column(key="update", title="update", numeric=False),
             Column(key="claimed", title="claims", metric=EPSILON),

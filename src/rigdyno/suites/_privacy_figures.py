@@ -5,6 +5,7 @@ from __future__ import annotations
 from rigdyno.reference.published import private_training
 from rigdyno.schema.figure import Axis, Figure, Panel, Series, datum, datum_of, figure_key
 from rigdyno.suites import _privacy_tables as tables
+from rigdyno.suites._privacy_systems import BATCH
 from rigdyno.suites._privacy_tables import NAMES, Shown
 from rigdyno.suites._soak import verdict_of
 
@@ -18,7 +19,8 @@ def _measured(shown: Shown) -> Figure | None:
     if not shown.timed():
         return None
     data = tuple(
-        datum_of(system.name, tables.epoch_seconds(each), verdict=verdict_of(each)) for system, each in shown.rows
+        datum_of(shown.name_of(system, each), tables.epoch_seconds(each), verdict=verdict_of(each))
+        for system, each in shown.rows
     )
     return Figure(
         key="epoch-time",
@@ -38,9 +40,9 @@ def _measured(shown: Shown) -> Figure | None:
 
 def _batches(shown: Shown) -> Figure:
     data = tuple(
-        datum(system.name, float(batch))
+        datum(shown.name_of(system, each), float(batch))
         for system, each in shown.rows
-        if isinstance(batch := each.spec.options.get(tables.BATCH), int)
+        if isinstance(batch := each.spec.options.get(BATCH), int)
     )
     return Figure(
         key="largest-batch",

@@ -148,5 +148,6 @@ def left_out(shown: Sequence[System], *, own: bool) -> list[tuple[System, str]]:
     for system in SYSTEMS:
         if system in shown or (own and system.update == "plain" and system.awaits is None):
             continue
-        found.append((system, system.awaits or "takes too long for the short form; --full measures it"))
+        longer = "takes too long for the short form; --full measures it"
+        found.append((system, system.awaits or (longer if system.cost == "full" else "not measured in this run")))
     return found

@@ -57,11 +57,18 @@ class Shown:
     def first(self) -> Measurement:
         return self.rows[0][1]
 
-    @property
-    def fastest_plain(self) -> tuple[System, Estimate] | None:
-        timed = [(system, epoch_seconds(each)) for system, each in self.rows if is_plain(system)]
+    def fastest_plain(self, beside: Measurement) -> tuple[System, Estimate] | None:
+        """Of the same images and weights: with a sweep there are several."""
+        alike = [(system, each) for system, each in self.rows if setting_of(each) == setting_of(beside)]
+        timed = [(system, epoch_seconds(each)) for system, each in alike if is_plain(system)]
         known = [(system, seconds) for system, seconds in timed if isinstance(seconds, Estimate)]
         return min(known, key=lambda pair: pair[1].value, default=None)
+
+    def name_of(self, system: System, each: Measurement) -> str:
+        """With what tells it from others of the same system, where a sweep has several."""
+        others = [setting_of(other) for one, other in self.rows if one is system]
+        differing = {item for item in setting_of(each) if any(item not in other for other in others)}
+        return ", ".join([system.name, *(f"{key} {value}" for key, value in sorted(differing))])
 
     def timed(self) -> list[tuple[System, Measurement, Estimate]]:
         found = [(system, each, epoch_seconds(each)) for system, each in self.rows]
@@ -72,6 +79,15 @@ def shown(measurements: Sequence[Measurement]) -> Shown:
     found = [(system_of(each), each) for each in measurements if each.spec.workload in (EFFICIENTNET, OWN)]
     known = [(system, each) for system, each in found if system is not None]
     return Shown(tuple(sorted(known, key=lambda pair: SYSTEMS.index(pair[0]))))
+
+
+OF_SYSTEMS = (BATCH, "norm", "channels_last", "compiled")  # options that systems differ in by themselves
+
+
+def setting_of(each: Measurement) -> frozenset[tuple[str, str]]:
+    options = each.spec.resolved.items()
+    own = [(name, str(value)) for name, value in options if name not in OF_SYSTEMS and not name.startswith(OF_UPDATE)]
+    return frozenset(own)
 
 
 def samples_of(each: Measurement) -> int:
@@ -92,7 +108,7 @@ def epoch_seconds(each: Measurement) -> Estimate | Missing:
     if rate.ends[0] <= 0:
         rate = rate.without_interval(rate.method)
     seconds = rate.mapped(lambda images: samples / images, "s")
-    method = f"extrapolated to {samples:,} images; {rate.method}"
+    method = f"extrapolated to {samples:,} samples; {rate.method}"
     return Estimate(
         value=seconds.value, low=seconds.low, high=seconds.high, confidence=seconds.confidence, n=seconds.n, unit="s",
         method=method,
@@ -134,7 +150,7 @@ def _whole_or_not(found: Shown) -> str:
 
 def _row(found: Shown, system: System, each: Measurement) -> Row:
     entries: dict[str, Entry] = {
-        "system": Text(text=system.name),
+        "system": Text(text=found.name_of(system, each)),
         "protected": Text(text=system.protection.label),
         "seconds": epoch_seconds(each),
         "ratio": ratio(found, each),
@@ -164,7 +180,7 @@ def _missing_row(system: System, reason: str) -> Row:
 
 
 def ratio(found: Shown, each: Measurement) -> Entry:
-    seconds, best = epoch_seconds(each), found.fastest_plain
+    seconds, best = epoch_seconds(each), found.fastest_plain(each)
     if isinstance(seconds, Missing):
         return seconds
     if best is None:
@@ -257,7 +273,7 @@ def _published_row(row: PublishedPrivacy, plain: PublishedPrivacy) -> Row:
     else:
         entries["seconds"] = Published(value=row.seconds, unit="s", source=row.source)
         if plain.seconds:
-            entries["ratio"] = Published(value=row.seconds / plain.seconds, unit="x", source=row.source)
+            entries["ratio"] = Number(value=row.seconds / plain.seconds, unit="x")
     if row.batch_size is not None:
         entries["batch"] = Number(value=row.batch_size)
     return Row(entries=entries, origin="published", notes=(row.note,) if row.note and row.seconds is not None else ())

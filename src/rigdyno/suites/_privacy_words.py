@@ -5,7 +5,7 @@ from __future__ import annotations
 from rigdyno.reference.published import private_training
 from rigdyno.schema.view import Headline, Neighbour, Published
 from rigdyno.suites import _privacy_tables as tables
-from rigdyno.suites._privacy_systems import System
+from rigdyno.suites._privacy_systems import BATCH
 from rigdyno.suites._privacy_tables import Shown
 from rigdyno.units import show_seconds
 
@@ -45,29 +45,34 @@ def closing(shown: Shown) -> tuple[str, ...]:
     return tuple(words for words in said if words is not None)
 
 
-def _private(shown: Shown) -> list[tuple[System, float]]:
-    found = [(system, seconds.value) for system, _, seconds in shown.timed() if system.protection.private]
-    return sorted(found, key=lambda pair: pair[1])
+def _private(shown: Shown) -> list[tuple[str, float, float, float]]:
+    """Name, ratio to the fastest plain of the same images, and both times; the cheapest first."""
+    found = []
+    for system, each, seconds in shown.timed():
+        best = shown.fastest_plain(each)
+        if system.protection.private and best is not None:
+            plain = best[1].value
+            found.append((shown.name_of(system, each), seconds.value / plain, seconds.value, plain))
+    return sorted(found, key=lambda each: each[1])
 
 
 def _price(shown: Shown) -> str | None:
-    best, private = shown.fastest_plain, _private(shown)
-    if best is None or not private:
+    private = _private(shown)
+    if not private:
         return None
-    name, plain = best[0].name, best[1].value
-    (first, least), (last, most) = private[0], private[-1]
+    (first, least, seconds, plain), (last, most, longest, _) = private[0], private[-1]
     head = (
-        f"A private result costs from {least / plain:.2f} times the time of the fastest plain training ({first.name}: "
-        f"{show_seconds(least)} an epoch, {name}: {show_seconds(plain)})"
+        f"A private result costs from {least:.2f} times the time of the fastest plain training ({first}: "
+        f"{show_seconds(seconds)} an epoch, against {show_seconds(plain)})"
     )
-    return f"{head}." if last is first else f"{head} to {most / plain:.1f} times ({last.name}: {show_seconds(most)})."
+    return f"{head}." if last == first else f"{head} to {most:.1f} times ({last}: {show_seconds(longest)})."
 
 
 def _batches(shown: Shown) -> str | None:
     sizes = {
-        system.name: batch
+        shown.name_of(system, each): batch
         for system, each in shown.rows
-        if isinstance(batch := each.spec.options.get(tables.BATCH), int) and each.spec.largest
+        if isinstance(batch := each.spec.options.get(BATCH), int) and each.spec.largest
     }
     if len(sizes) < 2:
         return None

@@ -42,7 +42,7 @@ class DpAudit:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("dp_accounting", extra="private"))
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = False
-    small: ClassVar[Options] = {"runs": LEAST_RUNS}
+    small: ClassVar[Options] = {"runs": LEAST_RUNS, "update": "dp_expanded"}
 
     update: str = "dp_fast"
     mode: str = ""  # of the update, where it has several

@@ -53,7 +53,9 @@ class EfficientNetCifar100:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("numpy"))
     arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = True
-    small: ClassVar[Options] = {"batch_size": 4, "learning_rate": 0.003}
+    small: ClassVar[Options] = {
+        "batch_size": 32, "learning_rate": 0.0003, "dropout": 0.0, "stochastic_depth": 0.0, "channels_last": True,
+    }  # fmt: skip
 
     batch_size: int = 64
     image_size: int = _cifar.SIDE  # enlarged to this where it isn't CIFAR's own

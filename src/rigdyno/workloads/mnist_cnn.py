@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rigdyno.contracts import Options, Place, Requirement, Samples, Training
 from rigdyno.schema.system import System
@@ -15,7 +15,6 @@ from rigdyno.workloads._torch import (
     IMPORT_BYTES,
     IMPORT_SECONDS,
     accuracy_of,
-    check_until,
     shuffled,
     validation_of,
 )
@@ -24,6 +23,12 @@ if TYPE_CHECKING:
     import torch
 
 _TEST_BATCH = 1000
+
+
+class Variant(NamedTuple):
+    dropout: float = 0.5
+    until: float = 0.0  # the accuracy on validation images to stop at; 0: it ends with its budget
+    validation: int = 0  # of the training images, kept apart for that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +46,12 @@ class MnistCnn:
     batch_size: int = 64
     learning_rate: float = 0.01
     momentum: float = 0.5
-    dropout: float = 0.5
-    until: float = 0.0  # the accuracy on validation images to stop at; 0: it ends with its budget
-    validation: int = 0  # of the training images, kept apart for that
     data: str = ""  # a folder with MNIST's idx files, or 'fashion' (Debian's Fashion-MNIST); empty: synthetic images
 
     def __post_init__(self) -> None:
         whole_number("batch_size", self.batch_size)
         number_between("learning_rate", self.learning_rate, 0, 1000)
         number_between("momentum", self.momentum, 0, 1)
-        number_between("dropout", self.dropout, 0, 1)
-        check_until(self.until, self.validation)
         text("data", self.data)
 
     def refuses(self, system: System, device: str) -> str | None:
@@ -73,10 +73,11 @@ class MnistCnn:
         import torch
 
         source = _mnist.opened(self.data, place.seed)
-        kept_apart, train = source.train.first(self.validation), source.train.behind(self.validation)
+        variant = self.variant()
+        kept_apart, train = source.train.first(variant.validation), source.train.behind(variant.validation)
         mine = share_of(train, place, self.batch_size)
         torch.manual_seed(place.seed)  # every rank begins with the same parameters
-        model = _network(self.dropout).to(place.device)
+        model = _network(variant.dropout).to(place.device)
         torch.manual_seed(place.seed + place.rank)  # but drops out on its own
         samples = _samples(mine, self.batch_size, place.device)
         return Training(
@@ -86,10 +87,14 @@ class MnistCnn:
             batches=shuffled(samples, place.seed + place.rank),
             samples=samples,
             accuracy=accuracy_of(model, _samples(source.test, _TEST_BATCH, place.device)),
-            validation=validation_of(model, _samples(kept_apart, _TEST_BATCH, place.device), self.until, place),
+            validation=validation_of(model, _samples(kept_apart, _TEST_BATCH, place.device), variant.until, place),
             settled={"parameters": _mnist.count([each.shape for each in model.parameters()]), "samples": samples.count},
             notes=source.notes,
         )
+
+    def variant(self) -> Variant:
+        """For workloads that train the same network to another end."""
+        return Variant()
 
     def _optimizer(self, parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch

@@ -145,7 +145,7 @@ def _samples(given: Any, batch_size: int, device: str) -> Samples | None:
 
     def pick(chosen: Sequence[int]) -> tuple[Any, Any]:
         if not len(chosen):
-            return tuple(part[:0].to(device) for part in first)  # type: ignore[return-value]
+            return tuple(part[:0].to(device) for part in first)
         inputs, targets = collate([dataset[int(number)] for number in chosen])
         return inputs.to(device), targets.to(device)
 

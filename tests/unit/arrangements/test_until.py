@@ -7,7 +7,7 @@ import pytest
 from rigdyno.arrangements import _loops
 from rigdyno.contracts import CannotRun, Place, Training, Validation
 from rigdyno.errors import BadValue
-from rigdyno.workloads.mnist_cnn import MnistCnn
+from rigdyno.workloads.mnist_cnn_until import MnistCnnUntil
 
 
 class Loss(float):
@@ -61,8 +61,8 @@ def test_without_validation_nothing_is_said_of_it():
 
 
 def test_validation_images_are_not_trained_on():
-    whole = MnistCnn(batch_size=8).build(Place(device="cpu"))
-    apart = MnistCnn(batch_size=8, until=0.9, validation=100).build(Place(device="cpu"))
+    whole = MnistCnnUntil(batch_size=8).build(Place(device="cpu"))
+    apart = MnistCnnUntil(batch_size=8, until=0.9, validation=100).build(Place(device="cpu"))
     assert apart.samples.count == whole.samples.count - 100
     assert (apart.samples.pick([0])[0] == whole.samples.pick([100])[0]).all()
     assert apart.validation.wanted == 0.9
@@ -71,6 +71,6 @@ def test_validation_images_are_not_trained_on():
 
 def test_until_needs_validation_images_and_one_process():
     with pytest.raises(BadValue, match="until needs images that decide"):
-        MnistCnn(until=0.8)
+        MnistCnnUntil(until=0.8)
     with pytest.raises(CannotRun, match="until is for one process"):
-        MnistCnn(batch_size=8, until=0.8, validation=100).build(Place(device="cpu", world_size=2))
+        MnistCnnUntil(batch_size=8, until=0.8, validation=100).build(Place(device="cpu", world_size=2))

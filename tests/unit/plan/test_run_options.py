@@ -26,6 +26,7 @@ from rigdyno.plan.run_options import (
     message_for_python,
 )
 from rigdyno.plan.values import (
+    ACCURACY,
     COUNTS,
     DURATION,
     HOSTS,
@@ -49,7 +50,7 @@ ANNOTATIONS = {
     SETTINGS: "Mapping[str, Value] | None", SLURM: "Mapping[str, Value] | None",
     SWEEP: "Mapping[str, Sequence[Value]] | None", DURATION: "str | float | None", WHOLE: "int | None",
     TEXT: "str | None", SIZE: "str | None", SWITCH: "bool", HOSTS: "str | Sequence[str] | None",
-    NAMES: "str | Sequence[str] | None", COUNTS: "Sequence[int] | None",
+    ACCURACY: "str | None", NAMES: "str | Sequence[str] | None", COUNTS: "Sequence[int] | None",
 }  # fmt: skip
 
 
@@ -71,6 +72,7 @@ WRITTEN = {
     TEXT: Written("some:1", '"some:1"', "some:1", "some:1"),
     SWITCH: Written(True, "true", True, True),
     NAMES: Written("a, b,c", '["a", "b", "c"]', ["a", "b", "c"], ("a", "b", "c")),
+    ACCURACY: Written("accuracy=0.8", '"accuracy=0.8"', "accuracy=0.8", 0.8),
     COUNTS: Written("1, 4,2", "[1, 4, 2]", [1, 4, 2], (1, 2, 4)),
     HOSTS: Written("a, b,c", '["a", "b", "c"]', ["a", "b", "c"], ("a", "b", "c")),
     WEIGHTS: Written("w.pt", "", None, {"weights": "w.pt"}),

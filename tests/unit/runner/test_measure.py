@@ -473,3 +473,12 @@ def test_a_job_on_a_device_that_works_asynchronously_waits_for_its_last_steps(pa
     _, rows = read_rows(path)
     assert rows["steps"].sum() == 50
     assert waited[-1] == rows["end_ns"][-1] == clock.at_ns
+
+
+@pytest.mark.parametrize("steps", [1, 3, 1234])
+def test_a_job_that_repeats_one_step_ends_with_its_steps(path, clock, steps):
+    meter = a_meter(path, clock, Budget(seconds=1.0, job_steps=steps))
+    meter.repeat(lambda: clock.advance(0.01), 2.0)
+    meter.close()
+    _, rows = read_rows(path)
+    assert (rows["steps"].sum(), rows["items"].sum()) == (steps, 2 * steps)

@@ -153,7 +153,7 @@ def test_seconds_of_an_epoch_and_the_ratio_to_the_fastest_plain(presented):
     rows = rows_of(presented.tables[0])
     assert rows["PyTorch"].entries["seconds"].value == pytest.approx(500)
     assert rows["Rigdyno's engine"].entries["seconds"].value == pytest.approx(100)
-    assert "extrapolated to 50,000 images" in rows["PyTorch"].entries["seconds"].method
+    assert "extrapolated to 50,000 samples" in rows["PyTorch"].entries["seconds"].method
     assert rows["PyTorch, channels last"].entries["ratio"] == Number(value=1.0, unit="x")
     ratio = rows["Rigdyno's engine"].entries["ratio"]
     assert ratio.value == pytest.approx(0.5)
@@ -201,7 +201,10 @@ def test_the_three_published_machines_stand_apart(presented):
 
 def test_the_closing_words_come_from_the_figures(presented):
     price, batches, *_, last = presented.closing
-    assert "0.50 times the time of the fastest plain training (Rigdyno's engine: 1 min 40 s" in price
+    assert (
+        "0.50 times the time of the fastest plain training (Rigdyno's engine: 1 min 40 s an epoch, against 3 min 20 s"
+        in price
+    )
     assert "50.0 times (Opacus, hooks: 2 h 46 min)" in price
     assert "PyTorch, channels last holds a batch of 210, Opacus, hooks one of 2" in batches
     assert "None of the systems measured here protects everything" in last
@@ -242,7 +245,23 @@ def test_nothing_measured_is_no_table_of_ours():
     shown = Privacy().present([])
     assert all(table.title.startswith("Published") for table in shown.tables)
     assert shown.closing == ()
-    assert tables.shown([]).fastest_plain is None
+    assert tables.shown([]).rows == ()
+
+
+def test_a_sweep_compares_like_with_like_and_names_what_differs():
+    def of_size(name, speed, size):
+        found = measured(by_name(name), speed)
+        options = {**found.spec.options, "image_size": size}
+        return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, options=options))
+
+    found = [
+        of_size(name, speed / size, size)
+        for name, speed in (("PyTorch", 3200.0), ("Rigdyno's engine", 6400.0))
+        for size in (32, 64)
+    ]
+    rows = rows_of(Privacy().present(found).tables[0])
+    assert rows["Rigdyno's engine, image_size 64"].entries["ratio"].value == pytest.approx(0.5)
+    assert rows["PyTorch, image_size 64"].entries["ratio"] == Number(value=1.0, unit="x")
 
 
 def test_its_numbers_are_numbers(presented):

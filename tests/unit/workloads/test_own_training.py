@@ -27,10 +27,10 @@ GIVEN = {
 }
 
 
-def built(tmp_path, body, parameters="batch_size=8", **options):
+def built(tmp_path, body, parameters="batch_size=8", batch_size=8):
     file = tmp_path / "train.py"
     file.write_text(f"{HEAD}\ndef training({parameters}):\n    {body}\n")
-    return OwnTraining(file=str(file), **options).build(HERE)
+    return OwnTraining(file=str(file), batch_size=batch_size).build(HERE)
 
 
 @pytest.mark.parametrize("body", GIVEN.values(), ids=GIVEN)

@@ -61,7 +61,8 @@ class Linear(linear.Rule):
         call = self.call(inputs)
         found = as_rows(inputs) @ _views(call, module.weight, samples).mT
         bias = _views(call, module.bias, samples)
-        return (found if bias is None else found + bias.unsqueeze(1)).view(*inputs.shape[:-1], -1)
+        whole: Tensor = found if bias is None else found + bias.unsqueeze(1)
+        return whole.view(*inputs.shape[:-1], -1)
 
 
 class GroupNorm(group_norm.Rule):
@@ -85,14 +86,16 @@ class LayerNorm(layer_norm.Rule):
         call, shape = self.call(inputs), list(module.normalized_shape)
         between = [1] * (inputs.dim() - 1 - len(shape))
         normed = functional.layer_norm(inputs, shape, None, None, module.eps)
-        found = normed * _views(call, module.weight, samples).reshape(samples, *between, *shape)
+        found: Tensor = normed * _views(call, module.weight, samples).reshape(samples, *between, *shape)
         shift = _views(call, module.bias, samples)
-        return found if shift is None else found + shift.reshape(samples, *between, *shape)
+        if shift is not None:
+            found = found + shift.reshape(samples, *between, *shape)
+        return found
 
 
 def _along_places(values: Tensor, maps: Tensor) -> Tensor:
     """(samples, channels) beside (samples, channels, places)."""
-    return values[(..., *(None for _ in maps.shape[2:]))]
+    return values.reshape(*values.shape, *[1] * (maps.dim() - values.dim()))
 
 
 def _shifted(maps: Tensor, shift: Tensor | None) -> Tensor:
