@@ -36,7 +36,7 @@ def headline(shown: Shown) -> Headline | None:
     if not timed:
         return None
     curve, best, seconds = min(timed, key=lambda each: each[2].value)
-    what = f"{curve.name}, {best.spec.world_size} {_cards(best)}: time of the job"
+    what = f"a job in {curve.name}, {best.spec.world_size} {_cards(best)}"
     return Headline(what=what, figure=seconds, status=best.status, place="the published jobs are other ones")
 
 

@@ -30,9 +30,10 @@ def headline(shown: Shown) -> Headline | None:
     plain, private = rows["pytorch"].seconds, rows["pytorch+opacus"].seconds
     assert plain is not None
     assert private is not None
-    figure = Published(value=private / plain, unit="x", source=rows["pytorch"].source)
+    ratio = float(f"{private / plain:.3g}")  # it isn't printed there: no more digits than a ratio deserves
+    figure = Published(value=ratio, unit="x", source=rows["pytorch"].source)
     return Headline(
-        what="private training, time of an epoch over the fastest plain",
+        what="an epoch, private over plain",
         figure=tables.ratio(shown, ours),
         status=ours.status,
         place="beside the published ratio on a CPU",

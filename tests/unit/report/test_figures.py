@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from figures_of_every_kind import EVERY, bars, curve, distribution, fan, leaderboard, roofline, stack, timeline
 from rigdyno.report.drawing import png_of, specification, svg_of
 from rigdyno.report.figures._style import NAMED
+from rigdyno.report.figures._svg import finished_svg
 from rigdyno.schema.figure import Axis, Datum, Figure, Panel, Series, datum
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -307,3 +308,42 @@ def test_a_png_is_one():
     width, height = (int.from_bytes(image[at : at + 4], "big") for at in (16, 20))
     assert width > 1000
     assert height > 300
+
+
+def test_lines_of_a_grid_are_one_path_and_groups_that_say_nothing_are_gone():
+    root = ElementTree.fromstring(svg_of(curve()))
+    assert list(root.iter(f"{SVG}line")) == []
+    strokes = [
+        each.get("d")
+        for each in root.iter(f"{SVG}path")
+        if re.fullmatch(r"(M[^a-zA-Z]+l[^a-zA-Z]+){3,}", each.get("d"))
+    ]
+    assert len(strokes) >= 4  # two grids, two rows of ticks
+    assert [each for each in root.iter(f"{SVG}g") if not each.attrib] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "paths"),
+    [
+        (
+            '<line x2="5" y2="0" stroke="red"/><line transform="translate(1,2)" x2="5" y2="0" stroke="red"/>',
+            ["M0,0l5,0M1,2l5,0"],
+        ),
+        ('<line x2="5" y2="0" stroke="red"/><line x2="0" y2="7" stroke="blue"/>', ["M0,0l5,0", "M0,0l0,7"]),
+        ('<line x2="5" stroke="red"/><text>a</text><line x2="5" stroke="red"/>', ["M0,0l5,0", "M0,0l5,0"]),
+        ('<line x1="1" x2="5" stroke="red"/><line transform="rotate(3)" x2="5" stroke="red"/>', []),
+    ],
+)
+def test_only_lines_that_look_alike_and_stand_together_are_joined(lines, paths):
+    raw = f'<svg xmlns="http://www.w3.org/2000/svg"><g><g>{lines}</g></g></svg>'
+    root = ElementTree.fromstring(finished_svg(raw, curve(), "light"))
+    assert [each.get("d") for each in root.iter(f"{SVG}path")] == paths
+    assert len(list(root.iter(f"{SVG}line"))) == (0 if paths else 2)
+
+
+def test_a_bar_of_no_height_is_neither_drawn_nor_read_out():
+    panel = distribution().panels[0]
+    empty = replace(panel.series[0].data[0], value=0.0)
+    figure = with_series(distribution(), replace(panel.series[0], data=(empty, *panel.series[0].data[1:])))
+    [rows] = [rows_of(layer) for layer in marks(figure, "bar")]
+    assert len(rows) == sum(datum.value > 0 for datum in panel.series[0].data) - 1

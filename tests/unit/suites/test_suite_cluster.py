@@ -316,7 +316,7 @@ def test_the_gap_is_explained_by_the_part_that_grew_most():
 
 def test_the_quickest_stands_for_all():
     found = shown(ALONE, PAIR).headline
-    assert (found.what, found.figure.value) == ("PyTorch, 2 CPU ranks: time of the job", pytest.approx(15.45))
+    assert (found.what, found.figure.value) == ("a job in PyTorch, 2 CPU ranks", pytest.approx(15.45))
     assert shown().headline is None
 
 

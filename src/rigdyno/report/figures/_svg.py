@@ -17,10 +17,12 @@ from rigdyno.schema.figure import Figure
 Theme = Literal["light", "dark", "page"]  # page: every colour is a CSS variable, --figure-NAME
 
 _SVG = "http://www.w3.org/2000/svg"
+_GROUP = f"{{{_SVG}}}g"
 _PAINTS = ("fill", "stroke")
 _DROPPED = {"pointer-events", "aria-roledescription"}
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
+_MOVED = re.compile(r"translate\(([^,()]+),([^,()]+)\)")
 _HATCHED = re.compile(r"url\(#hatched-(\w+)\)")
 
 ElementTree.register_namespace("", _SVG)
@@ -32,6 +34,7 @@ def finished_svg(raw: str, figure: Figure, theme: Theme) -> str:
     hatched = sorted({name for element in root.iter() for name in _hatches(element)})
     for element in root.iter():
         _tidy(element, theme)
+    _join(root)
     root.insert(0, _definitions(hatched, theme))
     _named(root, figure)
     _with_own_ids(root, figure.key)
@@ -41,7 +44,7 @@ def finished_svg(raw: str, figure: Figure, theme: Theme) -> str:
 def _drop_what_draws_nothing(element: ElementTree.Element) -> None:
     for child in list(element):
         _drop_what_draws_nothing(child)
-        empty_group = child.tag == f"{{{_SVG}}}g" and len(child) == 0
+        empty_group = child.tag == _GROUP and len(child) == 0
         if empty_group or child.get("display") == "none" or child.get("d") in ("", "M0,0h0v0h0Z"):
             element.remove(child)
 
@@ -61,12 +64,45 @@ def _tidy(element: ElementTree.Element, theme: Theme) -> None:
     for name in _PAINTS:
         if name in element.attrib:
             element.set(name, _painted(element.attrib[name], theme))
-    if element.get("role") == "graphics-symbol" and element.tag != f"{{{_SVG}}}g":
+    if element.get("role") == "graphics-symbol" and element.tag != _GROUP:
         element.set("class", "datum")
         element.set("role", "img")
     elif "role" in element.attrib:
         del element.attrib["role"]  # a screen reader has the figure's description, and the marks of data
         element.attrib.pop("aria-label", None)
+
+
+def _join(element: ElementTree.Element) -> None:
+    """Groups that say nothing give way to what is in them, and lines of a grid or of an axis become one path: half of
+    a page's size would be these."""
+    found: list[ElementTree.Element] = []
+    for child in element:
+        _join(child)
+        found += list(child) if child.tag == _GROUP and not child.attrib else [child]
+    joined: list[ElementTree.Element] = []
+    for child in found:
+        stroke = _as_path(child)
+        before = joined[-1] if joined else None
+        if stroke is not None and before is not None and _drawn_alike(before, stroke):
+            before.set("d", before.attrib["d"] + stroke.attrib["d"])
+        else:
+            joined.append(child if stroke is None else stroke)
+    element[:] = joined
+
+
+def _as_path(element: ElementTree.Element) -> ElementTree.Element | None:
+    """A line that begins where it is moved to."""
+    moved = _MOVED.fullmatch(element.get("transform", "translate(0,0)"))
+    if element.tag != f"{{{_SVG}}}line" or moved is None or {"x1", "y1"} & set(element.attrib):
+        return None
+    kept = {name: value for name, value in element.items() if name not in ("transform", "x2", "y2")}
+    to = f"{element.get('x2', '0')},{element.get('y2', '0')}"
+    return ElementTree.Element(f"{{{_SVG}}}path", {"d": f"M{moved[1]},{moved[2]}l{to}", **kept})
+
+
+def _drawn_alike(one: ElementTree.Element, other: ElementTree.Element) -> bool:
+    looks = [{name: value for name, value in each.items() if name != "d"} for each in (one, other)]
+    return one.tag == other.tag and looks[0] == looks[1] and "class" not in looks[0]
 
 
 _BY_COLOUR: Mapping[str, str] = {light: name for name, (light, _) in NAMED.items()}

@@ -20,7 +20,8 @@ def chart(figure: Figure) -> alt.LayerChart:
     unit, styles = y_unit(panel), styles_of(panel.series, doubtful=is_doubtful(figure))
     ends = [datum.x_end for series in panel.series for datum in series.data if datum.x_end is not None]
     x = unit_of(figure.x, ends) if ends else x
-    rows = [row for series in panel.series for row in rows_of(series, unit, x)]
+    # A bar of no height would only be read out.
+    rows = [row for series in panel.series for row in rows_of(series, unit, x) if row["y"]]
     fills = _layers.scale_of(panel.series, [style.fill for style in styles])
     strokes = _layers.scale_of(panel.series, [style.colour for style in styles])
     legend = _layers.legend_or_none(panel.series, symbolType="square")

@@ -61,7 +61,7 @@ def _ground(ground: Ground) -> tuple[Child, ...]:
 def raw_files(files: RawFiles, place: str) -> list[Markup | None]:
     """With one hash over all of them, and the command that gives it again."""
     listing = f"cd {shlex.quote(place)} && find head.json cells -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum"
-    rows = [(file.name, show_bytes(file.size_bytes), tag("code", file.sha256, class_="hash")) for file in files.listed]
+    lines = [f"{file.sha256}  {file.name}" for file in files.listed]
     return [
         tag(
             "p",
@@ -70,7 +70,8 @@ def raw_files(files: RawFiles, place: str) -> list[Markup | None]:
             ". It comes out of:",
         ),
         tag("pre", f"({listing}) | sha256sum"),
-        plain_table("Raw files", ("file", "size", "sha256"), rows, numeric=(1,)) if rows else None,
+        tag("p", "Each of them, as ", tag("code", "sha256sum --check"), " reads it:") if lines else None,
+        tag("pre", "\n".join(lines), class_="hash") if lines else None,
         more(files.count - len(files.listed), "files", listing),
     ]
 
