@@ -94,6 +94,8 @@ def test_what_is_refused_while_planning_cannot_run_here(tmp_path):
 def test_what_the_time_does_not_reach_is_named(tmp_path):
     clock = ManualClock()
     bench = Bench(diagnosed(), tmp_path, clock, 10.0)
+    clock.advance(11.0)  # before the first, which is always tried
+    assert bench.tried(Trial("something", Request(target="no_such_thing"))).result == "can't run here"
     clock.advance(11.0)
     tried = bench.tried(Trial("something", Request(target="tensor_add")))
     assert tried == Tried(name="something", result="not tried", words="the time was up")
