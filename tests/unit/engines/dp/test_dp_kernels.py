@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import types
 
@@ -13,16 +14,16 @@ from torch.utils.data import DataLoader, TensorDataset
 
 pytest.importorskip("numba")
 
-from rigdyno.engines.dp import PrivacyEngine
+from rigdyno.engines.dp import GivenBatches, PrivacyEngine
 from rigdyno.engines.dp.clipping import Bound, Clipping
 from rigdyno.engines.dp.contributions import PerSample
 from rigdyno.engines.dp.kernels import Kernel, convolution, depthwise, gram, group_norm, layer_norm, noise, norms
 from rigdyno.engines.dp.kernels.loading import code_pages
-from rigdyno.engines.dp.layers import Layer, LayerCall
+from rigdyno.engines.dp.layers import Layer, LayerCall, _again, _depthwise
 from rigdyno.engines.dp.layers._depthwise import depthwise_by_kernel
 from rigdyno.engines.dp.layers._geometry import Geometry
 from rigdyno.engines.dp.layers._patches import built_by_kernel, kernel_is_cheaper
-from rigdyno.engines.dp.layers.group_norm import _Fused
+from rigdyno.engines.dp.layers.group_norm import fused
 from rigdyno.engines.dp.layers.layer_norm import _backward_by_kernel
 from rigdyno.engines.dp.norms import KernelNorms, rounding
 
@@ -59,9 +60,10 @@ def test_group_norm_kernels_give_answers_the_way_back_and_each_samples_gradients
     norm = nn.GroupNorm(groups, channels)
     nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
     told: list[tuple[object, Tensor, Tensor]] = []
-    call = types.SimpleNamespace(module=norm, add_sums=lambda *sums: told.extend(sums))
+    anchor = torch.zeros((), requires_grad=True)
+    call = types.SimpleNamespace(module=norm, anchor=anchor, add_sums=lambda *sums: told.extend(sums))
     given = (torch.randn(samples, channels, height, width) + 3).to(memory_format=torch.channels_last).requires_grad_()
-    found = _Fused.apply(given, torch.zeros((), requires_grad=True), call, activation)
+    found = fused(given, call, activation)  # type: ignore[arg-type]
     gradient = torch.randn(found.shape)
     (back,) = torch.autograd.grad(found, given, gradient)
     exact, inputs = norm.double(), given.detach().double().requires_grad_()
@@ -96,6 +98,58 @@ DEPTHWISE = [  # samples, channels, height, width, kernel, stride, padding, dila
     (2, 2, 2, 2, (3, 3), (4, 4), (3, 3), (1, 1)),
     (0, 16, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1)),
 ]
+
+
+class TestAMapThatIsMadeOnceMore:
+    """A depthwise convolution keeps what its map was made of."""
+
+    @pytest.mark.parametrize("activation", [nn.SiLU, nn.ReLU])
+    @pytest.mark.parametrize("case", [case for case in DEPTHWISE if case[0]])
+    def test_gives_the_same_to_the_last_digit(self, case, activation, monkeypatch):
+        samples, channels, height, width, kernel, *steps = case
+        torch.manual_seed(0)
+        groups = next(count for count in range(min(8, channels), 0, -1) if channels % count == 0)
+        conv = nn.Conv2d(channels, channels, kernel, *steps, groups=channels)
+        chain = nn.Sequential(nn.GroupNorm(groups, channels), activation(), conv)
+        given = torch.randn(samples, channels, height, width)
+        kept, kept_floats = _clipped_sums(chain, given, monkeypatch, again=False)
+        made, made_floats = _clipped_sums(chain, given, monkeypatch, again=True)
+        assert all(torch.equal(one, other) for one, other in zip(kept, made, strict=True))
+        assert made_floats == kept_floats - given.numel()
+
+    def test_not_where_it_was_changed_in_place(self):
+        made, recipe = torch.ones(4), _again.Recipe((), torch.ones(1), torch.ones(1), 0)
+        _again.leave_recipe(made, recipe)
+        assert _again.recipe_of(made) is recipe
+        made.mul_(2)
+        assert _again.recipe_of(made) is None
+
+
+def _clipped_sums(network: nn.Module, given: Tensor, monkeypatch, again: bool) -> tuple[list[Tensor], int]:
+    """And how many values of maps were kept for the way back."""
+    monkeypatch.setattr(_depthwise, "recipe_of", _again.recipe_of if again else lambda made: None)
+    engine, storages = PrivacyEngine(generator=torch.Generator().manual_seed(1)), {}
+    network = copy.deepcopy(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    batches = GivenBatches([(given,)] * 2, expected_batch=len(given))
+    network, optimizer, loader = engine.make_private_with_batches(
+        module=network, optimizer=optimizer, batches=batches, noise_multiplier=1.0, max_grad_norm=1.0
+    )
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.dim() > 2 and tensor.numel() == given.numel():
+            storages[tensor.untyped_storage().data_ptr()] = tensor.numel()
+        return tensor
+
+    for (inputs,) in loader:
+        optimizer.zero_grad()
+        storages.clear()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = network(inputs).square().flatten(1).sum(dim=1).mean()
+        loss.backward()
+        optimizer.step()
+    gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+    return gradients, sum(storages.values())
 
 
 @pytest.mark.parametrize("threads", [1, 2])

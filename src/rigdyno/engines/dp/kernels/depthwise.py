@@ -11,10 +11,12 @@ import numpy as np
 from numba import prange
 
 from rigdyno.engines.dp.kernels import Array, helper, kernel
+from rigdyno.engines.dp.kernels.group_norm import activate_again
 from rigdyno.engines.dp.kernels.lanes import LANES, dots_of
 from rigdyno.engines.dp.kernels.norms import SUMS
 
 Walk = tuple[int, int, int, int, int, int]
+Sizes = tuple[int, int, int, int, int, int]  # of a map: down, across, channels; of an answer: down, across; taps across
 
 _four, _two, _single = dots_of(4), dots_of(2), dots_of(1)
 
@@ -88,6 +90,37 @@ def forward(maps: Array, weight: Array, out: Array, steps: Array) -> None:
                 _dots(every, at, taps, tap, answers, to, channels, walk)
 
 
+@helper(fastmath=SUMS)
+def _back(every: Array, given: Array, taps: Array, inner: Array, own: Array, sizes: Sizes, steps: Array) -> float:
+    """Of one sample: the map's gradient, the weight's, and the latter's squared norm."""
+    height, width, channels, rows, columns, wide = sizes
+    living = steps[9] - steps[7]
+    for i in range(steps[6], steps[8]):
+        row, down = _inside(i * steps[4] - steps[2], steps[0], height, 0, rows)
+        y = row * steps[0] - steps[2] + i * steps[4]
+        for j in range(steps[7], steps[9]):
+            column, across = _inside(j * steps[5] - steps[3], steps[1], width, 0, columns)
+            x = column * steps[1] - steps[3] + j * steps[5]
+            walk = (down, across, steps[0] * width * channels, steps[1] * channels, columns * channels, channels)
+            at, answer = (y * width + x) * channels, (row * columns + column) * channels
+            to = ((i - steps[6]) * living + j - steps[7]) * channels
+            _dots(every, at, given, answer, own, to, channels, walk)
+    for y in range(height):
+        i, down, i_step, row, row_step = _reaching(y, (steps[0], steps[2], steps[4]), steps[6], steps[8], rows)
+        for x in range(width):
+            j, across, j_step, column, column_step = _reaching(
+                x, (steps[1], steps[3], steps[5]), steps[7], steps[9], columns
+            )
+            line = i_step * wide * channels
+            walk = (down, across, line, j_step * channels, -row_step * columns * channels, -column_step * channels)
+            at, answer = (i * wide + j) * channels, (row * columns + column) * channels
+            _dots(taps, at, given, answer, inner, (y * width + x) * channels, channels, walk)
+    total = 0.0
+    for n in range(len(own)):
+        total += np.float64(own[n]) * np.float64(own[n])
+    return total
+
+
 @kernel(fastmath=SUMS)
 def backward(
     maps: Array, gradient: Array, weight: Array, back: Array, per_sample: Array, squared: Array, steps: Array
@@ -95,33 +128,28 @@ def backward(
     """Into `back` the maps' gradient, into `per_sample` (samples, living taps down, across, channels) the weight's, a
     sample, and into `squared` its squared norm."""
     samples, height, width, channels = maps.shape
-    rows, columns, wide = gradient.shape[1], gradient.shape[2], weight.shape[1]
-    taps, living, size = weight.reshape(weight.size), per_sample.shape[2], height * width * channels
-    own_size = per_sample.shape[1] * living * channels
+    sizes = (height, width, channels, gradient.shape[1], gradient.shape[2], weight.shape[1])
+    taps, size, given_size = weight.reshape(weight.size), height * width * channels, sizes[3] * sizes[4] * channels
+    own_size = per_sample.shape[1] * per_sample.shape[2] * channels
     for sample in prange(samples):
-        every, inner = maps[sample].reshape(size), back[sample].reshape(size)
-        given, own = gradient[sample].reshape(rows * columns * channels), per_sample[sample].reshape(own_size)
-        for i in range(steps[6], steps[8]):
-            row, down = _inside(i * steps[4] - steps[2], steps[0], height, 0, rows)
-            y = row * steps[0] - steps[2] + i * steps[4]
-            for j in range(steps[7], steps[9]):
-                column, across = _inside(j * steps[5] - steps[3], steps[1], width, 0, columns)
-                x = column * steps[1] - steps[3] + j * steps[5]
-                walk = (down, across, steps[0] * width * channels, steps[1] * channels, columns * channels, channels)
-                at, answer = (y * width + x) * channels, (row * columns + column) * channels
-                to = ((i - steps[6]) * living + j - steps[7]) * channels
-                _dots(every, at, given, answer, own, to, channels, walk)
-        for y in range(height):
-            i, down, i_step, row, row_step = _reaching(y, (steps[0], steps[2], steps[4]), steps[6], steps[8], rows)
-            for x in range(width):
-                j, across, j_step, column, column_step = _reaching(
-                    x, (steps[1], steps[3], steps[5]), steps[7], steps[9], columns
-                )
-                line = i_step * wide * channels
-                walk = (down, across, line, j_step * channels, -row_step * columns * channels, -column_step * channels)
-                at, answer = (i * wide + j) * channels, (row * columns + column) * channels
-                _dots(taps, at, given, answer, inner, (y * width + x) * channels, channels, walk)
-        total = 0.0
-        for n in range(own_size):
-            total += np.float64(own[n]) * np.float64(own[n])
-        squared[sample] = total
+        given, own = gradient[sample].reshape(given_size), per_sample[sample].reshape(own_size)
+        inner = back[sample].reshape(size)
+        squared[sample] = _back(maps[sample].reshape(size), given, taps, inner, own, sizes, steps)
+
+
+@kernel(fastmath=SUMS)
+def backward_again(
+    rows: Array, gradient: Array, weight: Array, back: Array, per_sample: Array, squared: Array, steps: Array,
+    scale: Array, shift: Array, mean: Array, rstd: Array, after: int,
+) -> None:  # fmt: skip
+    """The same, where the maps are what GroupNorm makes of `rows`: they are made once more, a sample at a time, which
+    stays within the processor's cache."""
+    samples, height, width, channels = back.shape
+    sizes = (height, width, channels, gradient.shape[1], gradient.shape[2], weight.shape[1])
+    taps, size, given_size = weight.reshape(weight.size), height * width * channels, sizes[3] * sizes[4] * channels
+    own_size = per_sample.shape[1] * per_sample.shape[2] * channels
+    for sample in prange(samples):
+        every = np.empty(size, np.float32)
+        activate_again(rows[sample].reshape(size), scale, shift, mean[sample], rstd[sample], every, after)
+        given, own = gradient[sample].reshape(given_size), per_sample[sample].reshape(own_size)
+        squared[sample] = _back(every, given, taps, back[sample].reshape(size), own, sizes, steps)

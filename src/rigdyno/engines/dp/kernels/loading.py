@@ -58,9 +58,11 @@ def _load_noise() -> None:
 def _load_depthwise() -> None:
     from rigdyno.engines.dp.kernels import depthwise
 
-    maps, taps = _singles(4), np.zeros((1, 1, 1), np.float32)
+    maps, taps, one, sums = _singles(4), np.zeros((1, 1, 1), np.float32), np.zeros(1, np.float32), _singles(2)
+    rest = (maps, taps, maps, maps, _doubles(0), _whole(10))
     depthwise.forward(maps, taps, maps, _whole(10))
-    depthwise.backward(maps, maps, taps, maps, _singles(4), _doubles(0), _whole(10))
+    depthwise.backward(maps, *rest)
+    depthwise.backward_again(_singles(3), *rest, one, one, sums, sums, 0)
 
 
 def _load_convolution() -> None:

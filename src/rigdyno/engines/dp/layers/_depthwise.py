@@ -14,6 +14,7 @@ from torch.autograd.function import Function, once_differentiable
 
 from rigdyno.engines.dp.contributions import Contribution, Part, PerSample
 from rigdyno.engines.dp.layers import Affine, LayerCall
+from rigdyno.engines.dp.layers._again import Recipe, recipe_of
 from rigdyno.engines.dp.layers._geometry import Geometry, zero_padded
 from rigdyno.engines.dp.layout import channels_inside, maps_of, over_places
 
@@ -46,7 +47,8 @@ def _under(geometry: Geometry, tap: tuple[int, ...], out: torch.Size) -> tuple[s
 
 
 def depthwise_by_kernel(call: LayerCall, inputs: Tensor, geometry: Geometry, parameters: Affine) -> Tensor:
-    return _Depthwise.apply(inputs, call.anchor, call, geometry, parameters)  # type: ignore[no-any-return]
+    recipe = recipe_of(inputs)
+    return _Depthwise.apply(inputs, call.anchor, call, geometry, parameters, recipe)  # type: ignore[no-any-return]
 
 
 class _Depthwise(Function):
@@ -54,13 +56,20 @@ class _Depthwise(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall, geometry: Geometry, parameters: Affine
+        ctx: Any,
+        inputs: Tensor,
+        anchor: Tensor,
+        call: LayerCall,
+        geometry: Geometry,
+        parameters: Affine,
+        recipe: Recipe | None,
     ) -> Tensor:
         from rigdyno.engines.dp.kernels import depthwise
 
         weight, bias = parameters
         out, living, steps = _plan(geometry, inputs.shape[2:])
-        ctx.save_for_backward(inputs)
+        ctx.save_for_backward(*([inputs] if recipe is None else recipe.tensors))
+        ctx.sizes, ctx.recipe = inputs.shape, recipe and recipe.without_tensors()
         ctx.call, ctx.parameters, ctx.taps, ctx.living, ctx.steps = call, parameters, _taps(weight), living, steps
         found = channels_inside(inputs.shape[0], weight.shape[0], out, inputs)
         depthwise.forward(maps_of(inputs), ctx.taps, maps_of(found), steps)
@@ -71,18 +80,21 @@ class _Depthwise(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         from rigdyno.engines.dp.kernels import depthwise
 
-        (inputs,), (weight, bias), call = ctx.saved_tensors, ctx.parameters, ctx.call
-        samples, channels, *places = inputs.shape
+        (inputs, *figures), (weight, bias), call = ctx.saved_tensors, ctx.parameters, ctx.call
+        samples, channels, *places = ctx.sizes
         back = channels_inside(samples, channels, tuple(places), inputs)
         sums = inputs.new_empty(samples, *(taps.stop - taps.start for taps in ctx.living), channels, 1)
         squared = torch.empty(samples, dtype=torch.float64)
-        into = (maps_of(back), sums.numpy()[..., 0], squared.numpy())
-        depthwise.backward(maps_of(inputs), maps_of(gradient), ctx.taps, *into, ctx.steps)
+        known = (maps_of(gradient), ctx.taps, maps_of(back), sums.numpy()[..., 0], squared.numpy(), ctx.steps)
+        if ctx.recipe is None:
+            depthwise.backward(maps_of(inputs), *known)
+        else:
+            depthwise.backward_again(inputs.numpy(), *known, *ctx.recipe.arguments(*figures))
         if call.trained(weight):
             call.add(weight, _of_living_taps(sums, squared, ctx.living, weight.shape))
         if bias is not None and call.trained(bias):
             call.add(bias, PerSample(over_places(gradient)))
-        return back, None, None, None, None
+        return back, None, None, None, None, None
 
 
 def _taps(weight: Tensor) -> np.ndarray[Any, Any]:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.layers import Layer, LayerCall
+from rigdyno.engines.dp.layers._again import Recipe, leave_recipe
 from rigdyno.engines.dp.layout import channels_inside, over_places, own_layout, rows_of
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 1, nn.ReLU: 2}  # as kernels/group_norm.py counts them
@@ -35,7 +36,7 @@ class Rule(Layer):
             return self.run_with(inputs.unsqueeze(2), activation).squeeze(2)
         call = self.call(inputs)
         if self.kernels_fit(inputs) and self.module.affine:
-            return _Fused.apply(inputs, call.anchor, call, activation)  # type: ignore[no-any-return]
+            return fused(inputs, call, activation)
         found = _GroupNorm.apply(inputs, call.anchor, call)
         return (
             found if activation is None else functional.relu(found) if activation is nn.ReLU else functional.silu(found)
@@ -105,27 +106,30 @@ class _GroupNorm(Function):
         return found[0], None, None
 
 
-class _Fused(Function):
+def fused(inputs: Tensor, call: LayerCall, activation: type[nn.Module] | None) -> Tensor:
     """By our own kernel, with the activation; only the norm's input is kept, its output is computed again."""
+    module, rows = call.module, rows_of(inputs.detach())
+    assert isinstance(module, nn.GroupNorm)
+    figures = rows.new_empty(2, len(rows), module.num_groups)  # mean and rstd
+    recipe = Recipe((rows, figures), module.weight, module.bias, 0 if activation is None else ACTIVATIONS[activation])
+    found: Tensor = _Fused.apply(inputs, call.anchor, call, recipe)
+    leave_recipe(found, recipe)
+    return found
 
+
+class _Fused(Function):
     @staticmethod
-    def forward(
-        ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall, activation: type[nn.Module] | None
-    ) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, call: LayerCall, recipe: Recipe) -> Tensor:
         from rigdyno.engines.dp.kernels import group_norm
 
-        module = call.module
-        assert isinstance(module, nn.GroupNorm)
-        rows = rows_of(inputs)
+        rows, figures = recipe.tensors
         samples, _, channels = rows.shape
-        figures = rows.new_empty(2, samples, module.num_groups)  # mean and rstd
         found = channels_inside(samples, channels, inputs.shape[2:], inputs)
-        after = 0 if activation is None else ACTIVATIONS[activation]
-        scale, shift = module.weight.detach().numpy(), module.bias.detach().numpy()
-        mean, rstd = figures.numpy()
-        group_norm.forward(rows.numpy(), scale, shift, rows_of(found).numpy(), mean, rstd, module.eps, after)
+        scale, shift, mean, rstd, after = recipe.arguments(figures)
+        eps: Any = call.module.eps
+        group_norm.forward(rows.numpy(), scale, shift, rows_of(found).numpy(), mean, rstd, eps, after)
         ctx.save_for_backward(rows, figures)
-        ctx.call, ctx.after = call, after
+        ctx.call, ctx.recipe = call, recipe.without_tensors()
         return found
 
     @staticmethod
@@ -138,9 +142,9 @@ class _Fused(Function):
         samples, _, channels = rows.shape
         back = channels_inside(samples, channels, gradient.shape[2:], rows)
         sums, squared = rows.new_empty(2, samples, channels), torch.empty(2, samples, dtype=torch.float64)
-        known = (rows, rows_of(gradient), weight.detach(), bias.detach())
+        *known, after = ctx.recipe.arguments(figures)
         wanted = (rows_of(back).numpy(), *sums.numpy(), squared.numpy())
-        arguments: Any = [*(figure.numpy() for figure in known), *figures.numpy(), *wanted, ctx.after]
+        arguments: Any = (rows.numpy(), rows_of(gradient).numpy(), *known, *wanted, after)
         group_norm.backward(*arguments)
         ctx.call.add_sums(*zip((weight, bias), sums.unbind(), squared.unbind(), strict=True))
         return back, None, None, None
