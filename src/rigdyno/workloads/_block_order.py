@@ -29,7 +29,7 @@ class Order:
         return -(-len(self.grid) // self._ranks)
 
     def next(self) -> Box | None:
-        """None: there are no more blocks than others have, until all begin anew."""
+        """None: the others have the last ones, until all begin anew."""
         number = self._steps % self.steps * self._ranks + self._rank
         self._steps += 1
         return self.grid[int(self._order[number])] if number < len(self.grid) else None
@@ -40,10 +40,13 @@ class Order:
             self._written.append(box)
 
     def is_right(self) -> bool:
-        """No voxel was written twice, and, of one rank that came to the end, none was left out."""
+        """No voxel was written twice, and where it came to the end, none of its blocks was left out."""
         written, twice = covered(self._written, self.grid.shape)
-        complete = self._ranks > 1 or self._steps < self.steps or written == whole(self.grid.shape).voxels
-        return self._fits and twice == 0 and complete
+        return self._fits and twice == 0 and (self._steps < self.steps or written == self._share_voxels())
+
+    def _share_voxels(self) -> int:
+        mine = self._order[self._rank :: self._ranks]
+        return sum(self.grid[int(number)].voxels for number in mine)
 
 
 def covered(boxes: Iterable[Box], shape: Zyx) -> tuple[int, int]:

@@ -93,11 +93,11 @@ def _reader(workload: Unet3dInference) -> Callable[[Box], Any]:
     """Of any box: what lies outside is the volume, mirrored."""
     from rigdyno.engines.blockwise.normalising import normalisation
     from rigdyno.engines.blockwise.volumes.reflect import read_reflected
-    from rigdyno.engines.segmentation.synthetic import Repeated, Synthetic
+    from rigdyno.engines.segmentation.synthetic import Endless, Synthetic
 
-    tile = Synthetic((40, 120, 120))
-    raw = tile.both[0]
-    volume = Repeated(workload.volume_zyx, tile)
+    piece = Synthetic((40, 120, 120))
+    raw = piece.both[0]
+    volume = Endless(workload.volume_zyx, piece)
     figures = normalisation(f"{raw.mean()},{raw.std()}", volume)
     return lambda box: figures.apply(read_reflected(volume, box).values)
 

@@ -83,13 +83,15 @@ def test_a_box_that_is_written_twice_or_does_not_fit_is_wrong():
     assert not other.is_right()
 
 
-def test_a_block_that_was_left_out_is_wrong_once_all_are_done():
-    order = Order((6, 6, 6), (3, 3, 3), Place(device="cpu"))
-    for number in range(order.steps):
-        box = order.next()
-        if number != 3:
-            order.written(box, True)
-    assert not order.is_right()
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("left_out", [None, 1])
+def test_a_block_that_was_left_out_is_wrong_once_all_are_done(ranks, left_out):
+    for rank in range(ranks):
+        order = Order((6, 6, 7), (3, 3, 3), Place(device="cpu", rank=rank, world_size=ranks))
+        for number, box in enumerate(all_of(order)):
+            if number != left_out:
+                order.written(box, True)
+        assert order.is_right() == (left_out is None)
 
 
 @pytest.mark.parametrize("scheme", ["published", "own"])

@@ -26,6 +26,7 @@ JITTER = 0.8  # of a place, within which its centre lies
 MEMBRANE = 2.5  # voxels of a slice, from the middle of one cell's half of the membrane to the other's
 BRIGHT, DARK, CELLS_DIFFER, NOISE = 160.0, 70.0, 15.0, 12.0  # of 255
 TILE: Zyx = (40, 240, 240)
+VOXEL_SIZE = VoxelSize((40.0, 4.0, 4.0), "nanometer")
 
 Whole = NDArray[Any]
 
@@ -95,28 +96,46 @@ class Synthetic:
             yield int(np.ravel_multi_index(wrapped, counts)), centres[wrapped] + turns * lengths
 
 
-class Repeated:
-    """A volume of any size that repeats a synthetic one: a port of the blockwise engine that is read at the speed of
-    memory, for timing. Every chunk of it is the same whenever it is asked for."""
+class Endless:
+    """A volume of any size, as a port of the blockwise engine, for timing: it is made chunk by chunk, each of them one
+    synthetic piece that is mirrored and moved by what its place says. So it is read at the speed of memory, two chunks
+    are hardly ever alike, and each is the same whenever it is asked for."""
 
     channels = 1
     dtype = np.dtype(np.uint8)
-    voxel_size = VoxelSize((40.0, 4.0, 4.0), "nanometer")
+    voxel_size = VOXEL_SIZE
 
-    def __init__(self, shape: Zyx, tile: Synthetic | None = None) -> None:
-        self.shape, self._tile = shape, tile or Synthetic()
+    def __init__(self, shape: Zyx, piece: Synthetic | None = None) -> None:
+        self.shape, self._piece = shape, piece or Synthetic()
         self.location = f"synthetic cells, {'x'.join(map(str, shape))}"
-        self.chunk: Zyx = self._tile.shape
+        self.chunk: Zyx = self._piece.shape
 
     def read(self, box: Box) -> Reading:
         check_inside(self.location, box, self.shape)
-        values = self._tile.both[0]
-        for axis, ((start, stop), length) in enumerate(zip(box.spans(), self._tile.shape, strict=True)):
-            values = np.take(values, np.arange(start, stop) % length, axis=axis)
-        return Reading(np.ascontiguousarray(values)[None])
+        values = np.empty(box.shape, self.dtype)
+        for place in self._places(box):
+            part = self._chunk_box(place).within(box)
+            into = part.moved(zyx(-start for start in box.start))
+            values[into.slices()] = self._piece.both[0][np.ix_(*self._turned(place, part))]
+        return Reading(values[None])
 
     def identity(self) -> str:
-        return f"{self.location}, tile {self._tile.shape}, seed {self._tile.seed}"
+        return f"{self.location}, piece {self._piece.shape}, seed {self._piece.seed}"
+
+    def _places(self, box: Box) -> Iterator[Zyx]:
+        spans = zip(box.spans(), self.chunk, strict=True)
+        for place in itertools.product(*(range(start // edge, -(-stop // edge)) for (start, stop), edge in spans)):
+            yield zyx(place)
+
+    def _chunk_box(self, place: Zyx) -> Box:
+        return Box((0, 0, 0), self.chunk).moved(zyx(at * edge for at, edge in zip(place, self.chunk, strict=True)))
+
+    def _turned(self, place: Zyx, part: Box) -> list[NDArray[np.int64]]:
+        """Along each axis, where the piece has what a part of this chunk shows."""
+        chance = np.random.default_rng([self._piece.seed, *place])
+        moves, mirrored = chance.integers(0, self.chunk), chance.integers(0, 2, 3)
+        axes = zip(part.spans(), moves, mirrored, self.chunk, strict=True)
+        return [(move + np.arange(*span) * (1 - 2 * turn)) % edge for span, move, turn, edge in axes]
 
 
 def write_synthetic(path: str | Path, shape: Zyx = TILE, seed: int = 0) -> None:
@@ -129,4 +148,4 @@ def write_synthetic(path: str | Path, shape: Zyx = TILE, seed: int = 0) -> None:
         raw, labels = Synthetic(shape, seed).both
         for name, values in (("volumes/raw", raw), ("volumes/labels/neuron_ids", labels.astype(np.uint64))):
             stored = file.create_dataset(name, data=values, chunks=True, compression="gzip", compression_opts=1)
-            stored.attrs["resolution"] = np.array(Repeated.voxel_size.zyx)
+            stored.attrs["resolution"] = np.array(VOXEL_SIZE.zyx)

@@ -11,7 +11,7 @@ from rigdyno.engines.blockwise.boxes import Box, whole
 from rigdyno.engines.blockwise.errors import BadVolume
 from rigdyno.engines.segmentation.affinities import CUT, SAME, affinities
 from rigdyno.engines.segmentation.pairs import InMemory, stored
-from rigdyno.engines.segmentation.synthetic import Repeated, Synthetic, write_synthetic
+from rigdyno.engines.segmentation.synthetic import Endless, Synthetic, write_synthetic
 
 SHAPE = (4, 9, 10)
 INTEGERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
@@ -143,13 +143,18 @@ class TestSynthetic:
         nearest = ((places[some][:, None] - images) ** 2).sum(-1).argmin(1)
         assert (nearest % len(centres) + 1 == labels.flat[some]).mean() > 0.999
 
-    def test_a_repeated_one_has_no_seam(self):
-        tile = Synthetic((9, 40, 50))
-        volume = Repeated((30, 100, 120), tile)
+    def test_an_endless_one_is_made_chunk_by_chunk_and_always_the_same(self):
+        piece = Synthetic((9, 40, 50))
+        volume = Endless((30, 100, 120), piece)
         everything = volume.read(whole(volume.shape)).values[0]
-        assert (everything[9:18, 40:80, 50:100] == tile.both[0]).all()
         box = Box((3, 7, 11), (21, 93, 118))
-        assert (volume.read(box).values[0] == everything[box.slices()]).all()
+        again = Endless((30, 100, 120), piece)
+        assert (again.read(box).values[0] == everything[box.slices()]).all()
+        first, other = everything[:9, :40, :50], everything[9:18, 40:80, 50:100]
+        assert (first != other).mean() > 0.5
+        values = [np.sort(each, axis=None) for each in (first, other, piece.both[0])]
+        assert (values[0] == values[2]).all()  # the same cells, elsewhere
+        assert (values[1] == values[2]).all()
 
     def test_it_is_written_in_cremis_layout_and_never_over_a_file(self, tmp_path):
         write_synthetic(tmp_path / "a.h5", (9, 40, 50), seed=3)
