@@ -6,7 +6,8 @@ import math
 
 import msgspec
 
-from rigdyno.schema.estimate import Estimate, relative_half_width
+from rigdyno.schema.estimate import Estimate, Missing, relative_half_width
+from rigdyno.schema.measured import Measurement
 
 # Identical code in two processes differs by 0.6 to 1.5 % (standard deviation) on shared machines: this is 95 % of the
 # difference between two of them.
@@ -38,3 +39,14 @@ def time_of(items: float, rate: Estimate, processes: int) -> Estimate:
     """Seconds for so many items."""
     whole = as_prediction(rate, processes).mapped(lambda a_second: items / a_second, "s")
     return msgspec.structs.replace(whole, method=f"extrapolated from {rate.n} measured ones; {whole.method}")
+
+
+def seconds_for(items: float, each: Measurement) -> Estimate | Missing:
+    """Of so many items: from the whole job where one was run, else from the rate of the steps."""
+    job = each.job
+    if job is not None:
+        method = "the whole job without its start" + ("" if job.seconds.n > 1 else ", one process")
+        whole = Estimate(value=job.loop, n=job.seconds.n, unit="s", method=method)
+        return whole if job.items == items else whole.scaled(items / job.items, "s")
+    rate = each.throughput()
+    return rate if isinstance(rate, Missing) else time_of(items, rate, len(each.records))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rigdyno.analyse.attempts import as_tries
+from rigdyno.analyse.extrapolation import seconds_for
 from rigdyno.analyse.search import Line, line_of
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import Attempt, Measurement
@@ -91,11 +92,10 @@ def _keys(traits: Sequence[dict[str, str]]) -> list[str]:
 
 
 def epoch_seconds(measurement: Measurement) -> Estimate | None:
-    """Of all samples, at the rate that was measured; None: there is no epoch, or no rate."""
-    items, rate = measurement.facts.epoch_items, measurement.throughput()
-    if not items or not isinstance(rate, Estimate) or rate.value <= 0:
-        return None
-    return rate.mapped(lambda each: items / each, "s")
+    """Of all samples; None: there is no epoch, or no rate."""
+    items = measurement.facts.epoch_items
+    found = seconds_for(items, measurement) if items else None
+    return found if isinstance(found, Estimate) else None
 
 
 def pace(measurement: Measurement) -> Estimate | Missing:

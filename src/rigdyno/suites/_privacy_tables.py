@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rigdyno.analyse.extrapolation import seconds_for
 from rigdyno.reference.published import PublishedPrivacy, private_training
 from rigdyno.schema.energy import EnergyFigures
 from rigdyno.schema.estimate import Estimate, Missing, Number, worst_ratio
@@ -96,23 +97,7 @@ def samples_of(each: Measurement) -> int:
 
 
 def epoch_seconds(each: Measurement) -> Estimate | Missing:
-    """Of a whole epoch where one was run; else from the rate of the steps."""
-    samples = samples_of(each)
-    if each.job is not None:
-        factor = samples / each.job.items
-        seconds = Estimate(value=each.job.loop, n=1, unit="s", method="whole epochs")
-        return seconds.scaled(factor, "s")
-    rate = each.throughput()
-    if isinstance(rate, Missing):
-        return rate
-    if rate.ends[0] <= 0:
-        rate = rate.without_interval(rate.method)
-    seconds = rate.mapped(lambda images: samples / images, "s")
-    method = f"extrapolated to {samples:,} samples; {rate.method}"
-    return Estimate(
-        value=seconds.value, low=seconds.low, high=seconds.high, confidence=seconds.confidence, n=seconds.n, unit="s",
-        method=method,
-    )  # fmt: skip
+    return seconds_for(samples_of(each), each)
 
 
 def measured(found: Shown) -> Table | None:

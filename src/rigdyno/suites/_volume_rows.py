@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from rigdyno.analyse.extrapolation import time_of
+from rigdyno.analyse.extrapolation import seconds_for
 from rigdyno.reference.volumes import ITERATIONS, PATCH, VOXELS
 from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
 from rigdyno.schema.measured import Measurement
@@ -90,14 +90,8 @@ def devices_word(each: Measurement) -> str:
 
 
 def job_seconds(each: Measurement) -> Estimate | Missing:
-    """Of 1001 iterations, or of the whole volume: measured where all of it ran, else from the rate."""
-    rate = each.throughput()
-    if each.job is not None:
-        method = "the whole job without its start" + ("" if each.job.seconds.n > 1 else ", one process")
-        return Estimate(value=each.job.loop, n=each.job.seconds.n, unit="s", method=method)
-    if isinstance(rate, Missing):
-        return rate
-    return time_of(_items_of_job(each), rate, len(each.records))
+    """Of 1001 iterations, or of the whole volume."""
+    return seconds_for(_items_of_job(each), each)
 
 
 def _items_of_job(each: Measurement) -> float:

@@ -1,0 +1,60 @@
+"""One try of an extrapolation: a process that measures a sample, and another that runs all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from _bars import Allowance, Bar, share_bar
+
+from rigdyno import api
+from rigdyno.analyse.extrapolation import seconds_for
+from rigdyno.plan.load import Request
+from rigdyno.report.progress import observer_for
+from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.spec import Budget
+
+
+class Case(NamedTuple):
+    name: str
+    request: Request
+    items: float  # of the whole
+    steps: int  # that the whole takes
+    sampled: Budget
+
+
+def hit_bars(cases: Sequence[Case], allowance: Allowance, tries: int, out: Path) -> list[Bar]:
+    """At least 9 of 10 tries; the bars are on the values, as ten are too few for an interval to lie on one side."""
+    hits: dict[str, list[bool]] = {case.name: [] for case in cases}
+    for _ in allowance.rounds(least=1, most=tries):
+        for case in cases:
+            hits[case.name].append(hit(case, out))
+    return [share_bar(name, each, 0.9, "least", on_value=True) for name, each in hits.items()]
+
+
+def hit(case: Case, out: Path) -> bool:
+    """Whether the sample's interval holds the time of the whole."""
+    predicted = seconds_for(case.items, measured(case, case.sampled, out))
+    run = measured(case, Budget(seconds=60.0, job_steps=case.steps), out)
+    whole = seconds_for(case.items, run)
+    if not isinstance(predicted, Estimate) or not isinstance(whole, Estimate) or run.job is None:
+        raise SystemExit(f"{case.name}: a run was lost, see {out}")
+    low, high = predicted.ends
+    ratio = whole.value / predicted.value
+    print(f"{case.name}: {low:.3g} to {high:.3g} s predicted, {whole.value:.3g} s taken ({ratio:.3f})", flush=True)
+    return low <= whole.value <= high
+
+
+def measured(case: Case, budget: Budget, out: Path) -> Measurement:
+    head = api.prepare(case.request)
+    (cell,) = head.plan.cells
+    spec = msgspec.structs.replace(cell.spec, budget=budget)
+    plan = msgspec.structs.replace(head.plan, cells=(msgspec.structs.replace(cell, spec=spec),))
+    head = msgspec.structs.replace(head, plan=plan)
+    with api.sessions(head, None, None, lambda words: None) as sessions:
+        run = api.carry_out(api.start(head, out), head, observer_for(quiet=True), sessions)
+    (only,) = run.measurements
+    return only
