@@ -1,4 +1,4 @@
-"""One try of an extrapolation: a process that measures a sample, and another that runs all of it."""
+"""One try of an extrapolation: processes that measure a sample each, and another that runs all of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from _bars import Allowance, Bar, share_bar
+from msgspec.structs import replace
 
 from rigdyno import api
 from rigdyno.analyse.extrapolation import seconds_for
@@ -16,6 +16,8 @@ from rigdyno.report.progress import observer_for
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.spec import Budget
+
+PROCESSES = 3  # of a sample, as the volume suite has them
 
 
 class Case(NamedTuple):
@@ -37,8 +39,8 @@ def hit_bars(cases: Sequence[Case], allowance: Allowance, tries: int, out: Path)
 
 def hit(case: Case, out: Path) -> bool:
     """Whether the sample's interval holds the time of the whole."""
-    predicted = seconds_for(case.items, measured(case, case.sampled, out))
-    run = measured(case, Budget(seconds=60.0, job_steps=case.steps), out)
+    predicted = seconds_for(case.items, measured(case, case.sampled, out, PROCESSES))
+    run = measured(case, Budget(seconds=60.0, job_steps=case.steps), out, 1)
     whole = seconds_for(case.items, run)
     if not isinstance(predicted, Estimate) or not isinstance(whole, Estimate) or run.job is None:
         raise SystemExit(f"{case.name}: a run was lost, see {out}")
@@ -48,12 +50,10 @@ def hit(case: Case, out: Path) -> bool:
     return low <= whole.value <= high
 
 
-def measured(case: Case, budget: Budget, out: Path) -> Measurement:
-    head = api.prepare(case.request)
-    (cell,) = head.plan.cells
-    spec = msgspec.structs.replace(cell.spec, budget=budget)
-    plan = msgspec.structs.replace(head.plan, cells=(msgspec.structs.replace(cell, spec=spec),))
-    head = msgspec.structs.replace(head, plan=plan)
+def measured(case: Case, budget: Budget, out: Path, processes: int) -> Measurement:
+    head = api.prepare(replace(case.request, repeat=processes))
+    cells = tuple(replace(cell, spec=replace(cell.spec, budget=budget)) for cell in head.plan.cells)
+    head = replace(head, plan=replace(head.plan, cells=cells))
     with api.sessions(head, None, None, lambda words: None) as sessions:
         run = api.carry_out(api.start(head, out), head, observer_for(quiet=True), sessions)
     (only,) = run.measurements
