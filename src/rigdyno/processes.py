@@ -132,9 +132,15 @@ def signal_name(code: int) -> str:
         return f"signal {-code}"
 
 
-def oom_kills() -> int:
-    """How many processes the kernel has ended for want of memory, cgroups included; 0 where it doesn't say."""
-    return count_in(Path("/proc/vmstat"), "oom_kill") or 0
+def oom_kills(root: Path = ROOT) -> int:
+    """How many processes the kernel has ended for want of memory: in this process's control group, where it counts by
+    group, so that somebody else's don't count; else on the whole machine; 0 where it doesn't say."""
+    kinds = (("", (".", "unified"), "memory.events"), ("memory", ("memory",), "memory.oom_control"))
+    files = (
+        folder / events for controller, mounts, events in kinds for folder in group_folders(controller, mounts, root)
+    )
+    counts = (count_in(file, "oom_kill") for file in (*files, root / "proc/vmstat"))
+    return next((count for count in counts if count is not None), 0)
 
 
 def count_in(file: Path, name: str) -> int | None:

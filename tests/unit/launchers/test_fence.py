@@ -12,7 +12,7 @@ import pytest
 
 from rigdyno.launchers import _fence
 from rigdyno.launchers._fence import ControlGroup, Fence
-from rigdyno.processes import tree_memory_bytes, tree_of
+from rigdyno.processes import oom_kills, tree_memory_bytes, tree_of
 
 MB = 10**6
 TAKES = """
@@ -174,3 +174,35 @@ def test_the_peak_of_a_tree_is_that_of_all_who_live(started):
     process.communicate("\n")
     assert tree_memory_bytes(process.pid, peak=True) is None
     assert Path(f"/proc/{process.pid}").exists() is False
+
+
+class TestWhomTheKernelEnded:
+    @pytest.fixture
+    def machine(self, tmp_path):
+        def write(path, text):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+
+        write("proc/vmstat", "nr_free_pages 5\noom_kill 9\n")
+        return tmp_path, write
+
+    def test_in_its_own_group_of_version_2(self, machine):
+        root, write = machine
+        write("proc/self/cgroup", "0::/user.slice/mine\n")
+        write("sys/fs/cgroup/user.slice/mine/memory.events", "oom 3\noom_kill 2\n")
+        write("sys/fs/cgroup/user.slice/memory.events", "oom 8\noom_kill 7\n")
+        assert oom_kills(root) == 2
+
+    def test_in_its_own_group_of_version_1(self, machine):
+        root, write = machine
+        write("proc/self/cgroup", "4:memory:/docker/abc\n0::/\n")
+        write("sys/fs/cgroup/memory/docker/abc/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+        assert oom_kills(root) == 1
+
+    def test_on_the_whole_machine_where_groups_do_not_count(self, machine):
+        root, write = machine
+        write("proc/self/cgroup", "0::/\n")
+        assert oom_kills(root) == 9
+
+    def test_nowhere(self, tmp_path):
+        assert oom_kills(tmp_path) == 0
