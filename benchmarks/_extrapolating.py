@@ -10,14 +10,14 @@ from _bars import Allowance, Bar, share_bar
 from msgspec.structs import replace
 
 from rigdyno import api
-from rigdyno.analyse.extrapolation import seconds_for
+from rigdyno.analyse.extrapolation import seconds_for, spread_between
 from rigdyno.plan.load import Request
 from rigdyno.report.progress import observer_for
-from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.spec import Budget
 
-PROCESSES = 3  # of a sample, as the volume suite has them
+PROCESSES = 3  # of a sample: the volume suite has two of each row, but more rows
 
 
 class Case(NamedTuple):
@@ -32,14 +32,15 @@ def hit_bars(cases: Sequence[Case], allowance: Allowance, tries: int, out: Path)
     """At least 9 of 10 tries; the bars are on the values, as ten are too few for an interval to lie on one side."""
     hits: dict[str, list[bool]] = {case.name: [] for case in cases}
     for _ in allowance.rounds(least=1, most=tries):
-        for case in cases:
-            hits[case.name].append(hit(case, out))
+        sampled = [measured(case, case.sampled, out, PROCESSES) for case in cases]
+        spread = spread_between(sampled)
+        for case, sample in zip(cases, sampled, strict=True):
+            hits[case.name].append(hit(case, seconds_for(case.items, sample, spread), out))
     return [share_bar(name, each, 0.9, "least", on_value=True) for name, each in hits.items()]
 
 
-def hit(case: Case, out: Path) -> bool:
+def hit(case: Case, predicted: Estimate | Missing, out: Path) -> bool:
     """Whether the sample's interval holds the time of the whole."""
-    predicted = seconds_for(case.items, measured(case, case.sampled, out, PROCESSES))
     run = measured(case, Budget(seconds=60.0, job_steps=case.steps), out, 1)
     whole = seconds_for(case.items, run)
     if not isinstance(predicted, Estimate) or not isinstance(whole, Estimate) or run.job is None:

@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
+from rigdyno.analyse.student import student_quantile
 from rigdyno.schema.estimate import Estimate, Missing, relative_half_width
 from rigdyno.schema.measured import Measurement
 
 # Identical code in two processes differs by 0.6 to 1.5 % (standard deviation) on shared machines: this is 95 % of the
 # difference between two of them.
+CONFIDENCE = 0.95
 BETWEEN_PROCESSES = 1.96 * math.sqrt(2) * 0.015
 
 
-def as_prediction(rate: Estimate, processes: int) -> Estimate:
+@dataclass(frozen=True)
+class Spread:
+    """By how much processes of the same code differ on this rig."""
+
+    deviation: float  # standard, of the rate's logarithm
+    degrees: int  # of freedom
+
+
+def spread_between(measurements: Iterable[Measurement]) -> Spread | None:
+    """Of all rows of a run together: a few processes of each tell too little by themselves. None: no row has two."""
+    every = [np.log(figures.process_rates) for each in measurements for figures in each.kinds.values()]
+    repeated = [rates for rates in every if len(rates) > 1]
+    degrees = sum(len(rates) - 1 for rates in repeated)
+    squares = sum(float(np.square(rates - rates.mean()).sum()) for rates in repeated)
+    return Spread(math.sqrt(squares / degrees), degrees) if degrees else None
+
+
+def as_prediction(rate: Estimate, processes: int, spread: Spread | None = None) -> Estimate:
     """A rate with the interval that another process's rate lies in.
 
-    Of several processes: the mean's interval shrinks with their number, and one more of them doesn't. Of a single one
-    its steps tell how steady it was, and nothing about how the next will differ: that is added.
+    Of several processes: the mean's interval shrinks with their number, and one more of them doesn't. Where other rows
+    of the run tell more about how processes differ, it is theirs. Of a single one its steps tell how steady it was, and
+    nothing about how the next will differ: that is added.
     """
     half = relative_half_width(rate)
-    if half is None:
+    if spread is not None and spread.degrees > processes - 1:
+        reach = student_quantile(0.5 + CONFIDENCE / 2, spread.degrees)
+        wide = reach * spread.deviation * math.sqrt(1 + 1 / processes)
+        why = f"of one more process, by how those of all rows differ, {spread.degrees} degrees of freedom"
+    elif half is None:
         return rate.without_interval(rate.method)
-    if processes > 1:
+    elif processes > 1:
         wide, why = half * math.sqrt(processes + 1), f"of one more process than these {processes}"
     else:
         wide, why = math.hypot(half, BETWEEN_PROCESSES), "wider by what two processes differ"
@@ -31,17 +58,18 @@ def as_prediction(rate: Estimate, processes: int) -> Estimate:
         rate,
         low=rate.value * math.exp(-wide),
         high=rate.value * math.exp(wide),
+        confidence=CONFIDENCE,
         method=f"{rate.method}; {why}",
     )
 
 
-def time_of(items: float, rate: Estimate, processes: int) -> Estimate:
+def time_of(items: float, rate: Estimate, processes: int, spread: Spread | None = None) -> Estimate:
     """Seconds for so many items."""
-    whole = as_prediction(rate, processes).mapped(lambda a_second: items / a_second, "s")
+    whole = as_prediction(rate, processes, spread).mapped(lambda a_second: items / a_second, "s")
     return msgspec.structs.replace(whole, method=f"extrapolated from {rate.n} measured ones; {whole.method}")
 
 
-def seconds_for(items: float, each: Measurement) -> Estimate | Missing:
+def seconds_for(items: float, each: Measurement, spread: Spread | None = None) -> Estimate | Missing:
     """Of so many items: from the whole job where one was run, else from the rate of the steps."""
     job = each.job
     if job is not None:
@@ -49,4 +77,4 @@ def seconds_for(items: float, each: Measurement) -> Estimate | Missing:
         whole = Estimate(value=job.loop, n=job.seconds.n, unit="s", method=method)
         return whole if job.items == items else whole.scaled(items / job.items, "s")
     rate = each.throughput()
-    return rate if isinstance(rate, Missing) else time_of(items, rate, len(each.records))
+    return rate if isinstance(rate, Missing) else time_of(items, rate, len(each.records), spread)

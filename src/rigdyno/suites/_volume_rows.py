@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
-from rigdyno.analyse.extrapolation import seconds_for
+from rigdyno.analyse.extrapolation import Spread, seconds_for, spread_between
 from rigdyno.reference.volumes import ITERATIONS, PATCH, VOXELS
 from rigdyno.schema.estimate import Estimate, Missing, worst_ratio
 from rigdyno.schema.measured import Measurement
@@ -34,6 +35,14 @@ class Shown:
         trained = {each.spec.world_size: each for each in self.trained}
         inferred = {each.spec.world_size: each for each in self.inferred if scheme(each) == "own"}
         return [(trained.get(count), inferred.get(count)) for count in sorted({*trained, *inferred})]
+
+    @cached_property
+    def _spread(self) -> Spread | None:
+        return spread_between((*self.training, *self.inferred))
+
+    def seconds(self, each: Measurement) -> Estimate | Missing:
+        """Of 1001 iterations, or of the whole volume."""
+        return seconds_for(_items_of_job(each), each, self._spread)
 
     @property
     def best(self) -> Measurement | None:
@@ -87,11 +96,6 @@ def patch_voxels(each: Measurement) -> int:
 
 def devices_word(each: Measurement) -> str:
     return "CPU ranks" if each.spec.device == "cpu" else "devices"
-
-
-def job_seconds(each: Measurement) -> Estimate | Missing:
-    """Of 1001 iterations, or of the whole volume."""
-    return seconds_for(_items_of_job(each), each)
 
 
 def _items_of_job(each: Measurement) -> float:

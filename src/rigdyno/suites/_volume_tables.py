@@ -73,7 +73,7 @@ def as_published(shown: Shown) -> Table:
         title=f"{ITERATIONS} iterations of training, inference of 1.9 gigavoxel",
         columns=AS_PUBLISHED,
         rows=(
-            *(_seconds_here(*pair) for pair in shown.pairs),
+            *(_seconds_here(shown, *pair) for pair in shown.pairs),
             *(_published(each, _seconds(each)) for each in unet3d()),
         ),
         notes=(*_sizes(shown), *_extrapolated(shown)),
@@ -85,11 +85,11 @@ def name_of(each: Measurement) -> str:
     return (each.records[-1].label or "this rig") + other
 
 
-def _seconds_here(trained: Measurement | None, inferred: Measurement | None) -> Row:
+def _seconds_here(shown: Shown, trained: Measurement | None, inferred: Measurement | None) -> Row:
     entries: dict[str, Entry] = {}
     for each, key in ((trained, "training"), (inferred, "inference")):
         if each is not None:
-            entries |= {**_versions(each), key: rows.job_seconds(each)}
+            entries |= {**_versions(each), key: shown.seconds(each)}
     return _row([each for each in (trained, inferred) if each is not None], entries)
 
 
@@ -213,7 +213,7 @@ def inference(shown: Shown) -> Table:
     return Table(
         title="Inference of 200x3072x3072 voxels, three affinities each as uint8",
         columns=(*INFERRED, *energy_columns(shown.inferred)),
-        rows=tuple(_inferred(each, shown.inferred) for each in shown.inferred),
+        rows=tuple(_inferred(shown, each, shown.inferred) for each in shown.inferred),
         notes=(
             "megavoxel/s; written: voxels of the volume, each once; passed: through the network, those around a block "
             "included",
@@ -223,13 +223,13 @@ def inference(shown: Shown) -> Table:
     )
 
 
-def _inferred(each: Measurement, among: Sequence[Measurement]) -> Row:
+def _inferred(shown: Shown, each: Measurement, among: Sequence[Measurement]) -> Row:
     efficiency = rows.efficiency(each, among)
     return Row(
         entries={
             "scheme": Text(text=SCHEMES.get(rows.scheme(each), rows.scheme(each))),
             "devices": Number(value=each.spec.world_size),
-            "time": rows.in_hours(rows.job_seconds(each)),
+            "time": rows.in_hours(shown.seconds(each)),
             "written": rows.megavoxels(each.throughput()),
             "passed": rows.megavoxels(rows.voxels_passed(each)),
             **({} if efficiency is None else {"efficiency": efficiency}),

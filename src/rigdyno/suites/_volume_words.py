@@ -66,8 +66,8 @@ def closing(shown: Shown) -> tuple[str, ...]:
 def _answer(shown: Shown) -> str | None:
     """How long both of the published jobs take here."""
     best = shown.best
-    seconds = None if best is None else rows.job_seconds(best)
-    trained = next((rows.job_seconds(each) for each in shown.trained if each.kinds), None)
+    seconds = None if best is None else shown.seconds(best)
+    trained = next((shown.seconds(each) for each in shown.trained if each.kinds), None)
     parts = []
     if isinstance(trained, Estimate):
         patch = rows.option(shown.trained[0], "patch")
@@ -92,8 +92,8 @@ def _slow_down(shown: Shown) -> str | None:
     largest = shown.trained[-1] if shown.trained else None
     if largest is None or largest.spec.world_size == 1:
         return None
-    share, first = rows.efficiency(largest, shown.trained), rows.job_seconds(shown.trained[0])
-    several = rows.job_seconds(largest)
+    share, first = rows.efficiency(largest, shown.trained), shown.seconds(shown.trained[0])
+    several = shown.seconds(largest)
     if not isinstance(share, Share) or not isinstance(first, Estimate) or not isinstance(several, Estimate):
         return None
     count, word = largest.spec.world_size, rows.devices_word(largest)

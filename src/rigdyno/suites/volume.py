@@ -31,9 +31,9 @@ SMALL_OWN: dict[str, Value] = {"block": "10x108x108", "halo": "1x6x6"}
 FULL_OWN: dict[str, Value] = {"block": "50x513x513"}
 ISOTROPIC_PATCH: _unet.Zyx = (40, 432, 432)
 COUNTS = (1, 2, 4)  # of devices, as published
-# Processes of the same code differ by more than their steps tell, and by how much differs from rig to rig: three of
-# them show it, where a long one can't.
-SECONDS, REPEATS, MOST_REPEATS = 5.0, 3, 8
+# Processes of the same code differ by more than their steps tell, and by how much differs from rig to rig: two of each
+# row show it, where a long one can't.
+SECONDS, REPEATS, MOST_REPEATS = 4.0, 2, 8
 CHEAP_SECONDS, CHEAP_REPEATS = 14.0, 1
 
 

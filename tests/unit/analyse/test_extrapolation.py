@@ -1,9 +1,11 @@
 """Times that are extrapolated from a sample hold the time of another process as often as they say."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from rigdyno.analyse.extrapolation import BETWEEN_PROCESSES, as_prediction, time_of
+from rigdyno.analyse.extrapolation import BETWEEN_PROCESSES, Spread, as_prediction, spread_between, time_of
 from rigdyno.analyse.statistics import across_processes, throughput_estimate
 from rigdyno.schema.estimate import Estimate
 
@@ -44,3 +46,37 @@ def test_another_process_lies_inside_in_95_of_100(processes, spread):
         whole = levels[-1] * chance.lognormal(0, 0.03, 1000).sum()
         hits.append(predicted.low <= whole <= predicted.high)
     assert np.mean(hits) > 0.92
+
+
+class TestSpreadOfAllRows:
+    def test_by_hand(self):
+        rows = [_row(100.0, 110.0), _row(20.0, 21.0, 19.0), _row(5.0)]
+        pairs = np.log([1.1]) ** 2 / 2
+        three = np.log([20.0, 21.0, 19.0])
+        found = spread_between(rows)
+        assert found.degrees == 3
+        assert found.deviation == pytest.approx(np.sqrt((pairs.sum() + ((three - three.mean()) ** 2).sum()) / 3))
+        assert spread_between([_row(5.0)]) is None
+        assert spread_between([]) is None
+
+    def test_it_counts_where_it_knows_more_than_the_row_itself(self):
+        rate = across_processes([100.0, 103.0, 98.0], "voxel/s")
+        assert as_prediction(rate, 3, Spread(0.01, 2)) == as_prediction(rate, 3)
+        alone = as_prediction(bare(100.0), 1, Spread(0.01, 6))
+        assert alone.high == pytest.approx(100 * np.exp(2.447 * 0.01 * np.sqrt(2)), rel=1e-4)
+
+    def test_another_process_lies_inside_in_95_of_100(self):
+        """Two processes of each of six rows, that differ by 10 %."""
+        chance = np.random.default_rng(3)
+        hits = []
+        for _ in range(600):
+            levels = np.exp(chance.normal(0, 0.1, (6, 3)))
+            spread = spread_between([_row(*row[:2]) for row in levels])
+            for row in levels:
+                predicted = as_prediction(across_processes(list(row[:2]), "voxel/s"), 2, spread)
+                hits.append(predicted.low <= row[2] <= predicted.high)
+        assert 0.93 < np.mean(hits) < 0.97
+
+
+def _row(*rates):
+    return SimpleNamespace(kinds={"step": SimpleNamespace(process_rates=rates)})
