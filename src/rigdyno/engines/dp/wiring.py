@@ -25,13 +25,15 @@ class Wiring:
         self, network: nn.Module, clipping: Clipping, batch_first: bool = True, expanded: bool = False
     ) -> None:
         layers = list(_layers(network, clipping, EXPANDED if expanded else {}))
-        others = [*_chains(network, layers, clipping), *_pools(network, layers, clipping)] if clipping.kernels else []
-        self._taken = [*layers, *others]
+        chains = list(_chains(network, layers, clipping)) if clipping.kernels else []
+        pools = list(_pools(network, layers, clipping)) if clipping.kernels else []
+        self._taken = [*layers, *chains, *pools]
         for layer in self._taken:
             layer.take()
         if clipping.kernels:
             _load(layers, clipping)
-        self._door = Door(network, clipping, layers, batch_first)
+        fused = [module for chain in chains for module in chain.fused()]
+        self._door = Door(network, clipping, layers, batch_first, fused)
 
     def undo(self) -> None:
         self._door.undo()
@@ -46,7 +48,7 @@ def _load(layers: list[Layer], clipping: Clipping) -> None:
     load([*always, *(name for layer in layers for name in layer.kernels())])
 
 
-def _chains(network: nn.Module, layers: list[Layer], clipping: Clipping) -> Iterator[Layer]:
+def _chains(network: nn.Module, layers: list[Layer], clipping: Clipping) -> Iterator[Chain]:
     """Every nn.Sequential in which an activation follows a GroupNorm."""
     norms = {id(layer.module): layer for layer in layers if isinstance(layer, GroupNorm)}
     for name, chain in network.named_modules():

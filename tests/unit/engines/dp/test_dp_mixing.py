@@ -9,9 +9,11 @@ import torch
 from dp_naive import engine_sum, naive_gradients, naive_sum, wired
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
-from rigdyno.engines.dp import MixesSamples
+from rigdyno.engines.dp import MixesSamples, PrivacyEngine
 from rigdyno.engines.dp.checks import mixing
+from rigdyno.engines.dp.layers import group_norm
 
 CLASSES, FEATURES, BATCH = 4, 6, 8
 
@@ -319,3 +321,21 @@ def test_a_loss_inside_the_network():
     net, _ = wired(WithLoss(across=True), 1.0, False)
     with pytest.raises(MixesSamples, match="depends on the other samples"):
         net(torch.randn(BATCH, FEATURES))
+
+
+def test_looking_keeps_no_more_than_training(monkeypatch):
+    """What is fused in training stays so while the first batch is looked at: apart it would keep more."""
+    pytest.importorskip("numba")
+    run: list[type[nn.Module] | None] = []
+    own = group_norm.fused
+    monkeypatch.setattr(group_norm, "fused", lambda inputs, call, after: run.append(after) or own(inputs, call, after))
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.Flatten(), nn.Linear(8 * 36, 3))
+    data = TensorDataset(torch.randn(16, 3, 8, 8), torch.zeros(16, dtype=torch.long))
+    network, _, loader = PrivacyEngine().make_private(
+        module=network, optimizer=torch.optim.SGD(network.parameters(), lr=0.1), data_loader=DataLoader(data, 16),
+        noise_multiplier=1.0, max_grad_norm=1.0,
+    )  # fmt: skip
+    inputs, targets = next(iter(loader))
+    nn.functional.cross_entropy(network(inputs), targets).backward()
+    assert len(run) > 8
+    assert set(run) == {nn.SiLU}

@@ -38,8 +38,18 @@ class _Here(threading.local):
 
 
 class Door:
-    def __init__(self, network: nn.Module, clipping: Clipping, layers: Sequence[Layer], batch_first: bool) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        clipping: Clipping,
+        layers: Sequence[Layer],
+        batch_first: bool,
+        fused: Sequence[nn.Module] = (),
+    ) -> None:
+        """`fused`: modules that are run together with others. They aren't listened to, which would run them apart, and
+        take more memory than training itself."""
         self._network, self._clipping, self._layers = network, clipping, layers
+        self._fused = {id(module) for module in fused}
         self._axis = 0 if batch_first else 1
         self._modules = list(network.modules())
         self._frozen_norms = [(name, norm) for name, norm in network.named_modules() if may_mix(norm)]
@@ -167,8 +177,10 @@ class Door:
         raise refusal
 
     def _open_modules(self) -> list[nn.Module]:
-        """Those that aren't inside of a layer."""
-        inside = {id(part) for layer in self._layers for part in layer.module.modules() if part is not layer.module}
+        """Those that aren't inside of a layer, nor fused: what these hand on is heard."""
+        inside = self._fused | {
+            id(part) for layer in self._layers for part in layer.module.modules() if part is not layer.module
+        }
         return [module for module in self._modules if id(module) not in inside]
 
     def _establish(self, probe: Probe, inputs: Inputs, layers: Sequence[Layer]) -> None:

@@ -5,6 +5,7 @@ An activation that follows it in an nn.Sequential is computed in the same pass w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,6 +51,12 @@ class Chain(Layer):
     def __init__(self, module: nn.Sequential, name: str, clipping: Clipping, norms: Sequence[Rule]) -> None:
         super().__init__(module, name, clipping)
         self._norms = {id(norm.module): norm for norm in norms}
+
+    def fused(self) -> list[nn.Module]:
+        """The norms, and the activations that follow them."""
+        modules = [module for module in self.module._modules.values() if module is not None]
+        pairs = [pair for pair in itertools.pairwise(modules) if id(pair[0]) in self._norms]
+        return [module for pair in pairs for module in pair]
 
     def forward(self, inputs: Any) -> Any:
         modules, taken = list(self.module._modules.values()), torch.is_grad_enabled()
