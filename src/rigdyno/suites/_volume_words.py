@@ -6,7 +6,6 @@ from rigdyno.reference.volumes import ITERATIONS, PublishedUnet, unet3d, written
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.view import Headline, Neighbour, Published, Share
 from rigdyno.suites import _volume_rows as rows
-from rigdyno.suites._energy import no_meter
 from rigdyno.suites._volume_rows import Shown
 from rigdyno.units import show_percent, show_scaled, show_seconds
 
@@ -59,8 +58,7 @@ def standing(shown: Shown) -> tuple[str, ...]:
 
 def closing(shown: Shown) -> tuple[str, ...]:
     said = (_answer(shown), _slow_down(shown), _data(shown))
-    measured = [*shown.training, *shown.inferred]
-    return (*(words for words in said if words is not None), *no_meter(measured))
+    return tuple(words for words in said if words is not None)
 
 
 def _answer(shown: Shown) -> str | None:

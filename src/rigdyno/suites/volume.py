@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from rigdyno import catalogue
 from rigdyno.contracts import SuiteRequest, Wanted
 from rigdyno.errors import UsageError
@@ -31,10 +33,10 @@ SMALL_OWN: dict[str, Value] = {"block": "10x108x108", "halo": "1x6x6"}
 FULL_OWN: dict[str, Value] = {"block": "50x513x513"}
 ISOTROPIC_PATCH: _unet.Zyx = (40, 432, 432)
 COUNTS = (1, 2, 4)  # of devices, as published
-# Processes of the same code differ by more than their steps tell, and by how much differs from rig to rig: two of each
-# row show it, where a long one can't.
-SECONDS, REPEATS, MOST_REPEATS = 4.0, 2, 8
-CHEAP_SECONDS, CHEAP_REPEATS = 14.0, 1
+# Processes of the same code differ by more than their steps tell, and by how much differs from rig to rig: three of a
+# row show it, where a long one can't. Two would be worse than one: their interval is thirteen times their difference.
+SECONDS, REPEATS, MOST_REPEATS = 5.0, 3, 8
+LONG_SECONDS = 14.0  # of a row with a single process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +52,7 @@ class Volume:
             raise UsageError("the volume suite runs on one node; try `rigdyno run unet3d --hosts A,B`", key="nodes")
         if request.full and request.budget_seconds is not None:
             raise UsageError("the published lengths take what they take; leave out --budget or --full", key="budget")
-        repeat = request.repeat or (1 if request.full else CHEAP_REPEATS if request.cheap else REPEATS)
-        most = 1 if request.full else MOST_REPEATS
-        return [Wanted(spec, repeat, max(repeat, most)) for spec in (*_trained(request), *_inferred(request))]
+        return [_wanted(request, spec) for spec in (*_trained(request), *_inferred(request))]
 
     def present(self, measurements: Sequence[Measurement]) -> Presentation:
         shown = shown_of(measurements)
@@ -64,6 +64,17 @@ class Volume:
             standing=words.standing(shown),
             closing=words.closing(shown),
         )
+
+
+def _wanted(request: SuiteRequest, spec: RunSpec) -> Wanted:
+    """Of what is extrapolated to hours, on one device, several processes; of the others one each."""
+    if request.full:
+        return Wanted(spec, request.repeat or 1, request.repeat or 1)
+    usual = spec.options.get("network") != "isotropic" and spec.options.get("scheme") != "published"
+    repeated = usual and spec.world_size == 1 and not request.cheap
+    least = request.repeat or (REPEATS if repeated else 1)
+    most = max(least, MOST_REPEATS if repeated or request.cheap else 1)
+    return Wanted(replace(spec, budget=Budget(seconds=SECONDS if least > 1 else LONG_SECONDS)), least, most)
 
 
 def _counts(request: SuiteRequest) -> list[int]:
@@ -107,8 +118,9 @@ def _spec(request: SuiteRequest, workload: str, options: dict[str, Value], devic
 
 
 def _budget(request: SuiteRequest, workload: str, options: dict[str, Value], devices: int) -> Budget:
+    """With --full the whole job; else what `_wanted` says."""
     if not request.full:
-        return Budget(seconds=CHEAP_SECONDS if request.cheap else SECONDS)
+        return Budget(seconds=SECONDS)
     steps = ITERATIONS if workload == TRAINING else -(-_blocks(options) // devices)
     made = catalogue.load("workload", workload)(**options)
     return Budget(seconds=steps * (made.step_seconds(request.device) or 1.0), job_steps=steps)

@@ -15,7 +15,7 @@ from rigdyno.schema.record import Completed, Facts, Failed, Quality
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import Share, View
 from rigdyno.suites import _volume_rows as rows
-from rigdyno.suites.volume import SMALL_TRAINING, Volume
+from rigdyno.suites.volume import LONG_SECONDS, SECONDS, SMALL_TRAINING, Volume
 from support import a_record, a_system, with_defaults
 
 
@@ -164,12 +164,35 @@ def test_all_numbers_can_be_read_by_programs():
     assert complaints(msgspec.to_builtins(view)) == []
 
 
+def seconds(each):
+    return rows.shown_of([each]).seconds(each)
+
+
+def test_several_processes_of_what_is_extrapolated_to_hours():
+    wanted = [(cell.repeat, cell.most) for cell in cells()]
+    assert wanted == [(3, 8), (1, 1), (1, 1), (1, 1), (3, 8), (1, 1)]
+    assert {cell.spec.budget.seconds for cell in cells() if cell.repeat > 1} == {SECONDS}
+    assert {cell.spec.budget.seconds for cell in cells() if cell.repeat == 1} == {LONG_SECONDS}
+    assert {(cell.repeat, cell.most) for cell in cells(repeat=5)} == {(5, 5), (5, 8)}
+    assert {(cell.repeat, cell.most) for cell in cells(cheap=True)} == {(1, 8)}
+    assert {(cell.repeat, cell.most) for cell in cells(full=True)} == {(1, 1)}
+
+
+def test_what_processes_differ_by_is_learnt_from_all_rows():
+    alone, repeated = trained(1.6, ranks=2), inferred(60e3)
+    kinds = {"step": msgspec.structs.replace(repeated.kinds["step"], process_rates=(40e3, 60e3, 90e3, 60e3))}
+    repeated = msgspec.structs.replace(repeated, kinds=kinds)
+    narrow, wide = seconds(alone), rows.shown_of([alone, repeated]).seconds(alone)
+    assert wide.value == narrow.value
+    assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
+
+
 def test_times_follow_from_rates_by_hand():
-    training = rows.job_seconds(trained(1.6, ranks=2))
+    training = seconds(trained(1.6, ranks=2))
     assert training.value == pytest.approx(1001 * 2 / 1.6)
     assert training.low < 1001 * 2 / (1.6 * 1.02)  # another process may differ by more than the steps of this one
     assert "extrapolated" in training.method
-    assert rows.job_seconds(inferred(60e3)).value == pytest.approx(VOXELS / 60e3)
+    assert seconds(inferred(60e3)).value == pytest.approx(VOXELS / 60e3)
     assert rows.iterations_per_minute(trained(1.6, ranks=2)).value == pytest.approx(48)
     assert rows.patches_per_minute(trained(1.6, ranks=2)).value == pytest.approx(96)
     assert rows.voxels_passed(inferred(60e3)).value == pytest.approx(150e3)
@@ -180,8 +203,8 @@ def test_a_whole_job_is_no_extrapolation():
         seconds=rate(120, "s"), start=10, data=5, training=100, communication=None, evaluation=5, steps=1001, items=1001
     )
     whole = trained(1.0, job=job)
-    assert rows.job_seconds(whole).value == pytest.approx(105)
-    assert "extrapolated" not in rows.job_seconds(whole).method
+    assert seconds(whole).value == pytest.approx(105)
+    assert "extrapolated" not in seconds(whole).method
 
 
 def test_efficiency_is_of_the_same_configuration_alone():
