@@ -1,0 +1,109 @@
+"""Searches for the largest batch, and processes within the same fence: shared by benchmarks of private training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from _bars import Bar
+from msgspec.structs import replace
+
+from rigdyno import api
+from rigdyno.plan.load import from_python
+from rigdyno.schema.estimate import Estimate
+from rigdyno.schema.measured import Measurement
+from rigdyno.schema.record import Completed, RunRecord
+from rigdyno.schema.spec import Budget, Value
+from rigdyno.units import show_bytes
+
+GB = 10**9
+EFFICIENTNET, SMALL = "efficientnet_cifar100", "mnist_cnn"
+BATCH_NORM: dict[str, Value] = {"norm": "batch", "channels_last": True}
+GROUP_NORM: dict[str, Value] = {"norm": "group", "channels_last": True}  # which private training needs
+STEPS = 30
+FEW = 4  # steps behind warm-up, of what is measured at the end of a search
+MOST_TRIES = 8
+
+
+@dataclass(frozen=True)
+class Found:
+    """One search, and the figure at its end."""
+
+    name: str
+    measurement: Measurement
+
+    @property
+    def batch(self) -> int | None:
+        value = self.measurement.spec.options.get("batch_size")
+        return value if isinstance(value, int) else None
+
+    @property
+    def tries(self) -> int:
+        return len(self.measurement.attempts)
+
+    def say(self) -> None:
+        size = size_of(self.measurement.records[-1].memory_bytes)
+        rate = self.measurement.throughput()
+        speed = f"{rate.value:.4g} items/s" if isinstance(rate, Estimate) else rate.reason
+        tried = ", ".join(f"{each.value} ({size_of(each.memory_bytes)})" for each in self.measurement.attempts)
+        print(f"{self.name}: batch {self.batch} in {self.tries} tries, {size}, {speed}; tried {tried}", flush=True)
+
+
+def size_of(size: int | None) -> str:
+    return "?" if size is None else show_bytes(size)
+
+
+class Bench:
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self.found: list[Found] = []
+
+    def search(self, name: str, workload: str, allowed: int, update: str, options: Mapping[str, Value]) -> Found:
+        run = api.run(
+            workload,
+            options={**options, "batch_size": "largest"},
+            memory=f"{allowed / GB:g}GB",
+            update=update,
+            steps=FEW,
+            out=self._out,
+        )
+        found = Found(name, run.measurements[0])
+        found.say()
+        self.found.append(found)
+        return found
+
+    def rate(self, workload: str, options: Mapping[str, Value], update: str = "plain") -> float | None:
+        run = api.run(workload, options=options, update=update, steps=FEW, out=self._out)
+        rate = run.measurements[0].throughput()
+        return rate.value if isinstance(rate, Estimate) else None
+
+    def processes(self, found: Found, batch: int, allowed: int, count: int, *, as_tried: bool) -> list[RunRecord]:
+        """Within the same fence as those of a search."""
+        spec = found.measurement.spec
+        options = {**spec.options, "batch_size": batch}
+        asked = {"target": spec.workload, "options": options, "update": spec.update, "repeat": count}
+        head = api.prepare(from_python(asked))
+        budget = Budget(seconds=120.0, max_steps=STEPS)
+        cells = tuple(
+            replace(
+                cell,
+                allowed_bytes=allowed,
+                attempt_of=cell.name if as_tried else None,
+                spec=replace(cell.spec, budget=budget),
+            )
+            for cell in head.plan.cells
+        )
+        head = replace(head, plan=replace(head.plan, cells=cells))
+        return api.carry_out(api.start(head, self._out), head).records
+
+
+def fits(record: RunRecord, allowed: int) -> bool:
+    return isinstance(record.outcome, Completed) and (record.memory_bytes or math.inf) <= allowed
+
+
+def tries_bar(found: Sequence[Found]) -> Bar:
+    most = max((each.tries for each in found), default=math.inf)
+    least = min((each.tries for each in found), default=math.inf)
+    return Bar("tries of a search", most, least, most, f"the most of {len(found)} searches", MOST_TRIES)
