@@ -1,8 +1,11 @@
 """The noise is normal, of the right width, and never the same twice unless it is asked for."""
 
 import copy
+import importlib
 import importlib.util
+import os
 import pickle
+import pkgutil
 import subprocess
 import sys
 import textwrap
@@ -49,10 +52,11 @@ def normals(noise, count=MANY, dtype=torch.float32):
     return buffer.numpy().astype(np.float64)
 
 
-def script(text):
+def script(text, cache=None):
     """The words that it prints, from a process of its own."""
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(text)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    changed = {} if cache is None else {"NUMBA_CACHE_DIR": str(cache)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **changed})
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -554,6 +558,40 @@ def test_a_disk_that_is_full(monkeypatch):
     out = np.zeros(1)
     full(out)
     assert out[0] == 1
+
+
+@needs_numba
+def test_no_two_functions_of_the_kernels_have_one_name():
+    """Numba links what it kept by name: one would stand in for the other, such as eight rounds for twenty."""
+    from numba.core.dispatcher import Dispatcher
+
+    from rigdyno.engines.dp import kernels
+
+    names = []
+    for entry in pkgutil.iter_modules(kernels.__path__):
+        held = vars(importlib.import_module(f"{kernels.__name__}.{entry.name}")).values()
+        found = {id(each): each for each in held if isinstance(each, Dispatcher)}
+        names += [(each.py_func.__module__, each.py_func.__qualname__, id(each)) for each in found.values()]
+    distinct = {(module, name) for module, name, _ in names}
+    assert len(distinct) == len({number for _, _, number in names}) > 20
+
+
+@needs_numba
+def test_what_was_compiled_in_different_processes_fits_together(tmp_path):
+    """Two kernels alone in a process each, kept in one folder, then both in one process."""
+    one = """
+        import numpy as np, torch
+        from rigdyno.engines.dp.kernels import noise, threads
+        torch.set_num_threads(2), threads()
+        def drawn(kernel, variant, *more):
+            found = np.zeros(600, np.float32)
+            getattr(kernel, variant)(found, np.arange(8, dtype=np.uint32), 1, 1.0, 1.0, *more)
+            return found
+    """
+    calls = ["drawn(noise.release_double, 'parallel', 4)", "drawn(noise.release_single, 'serial')"]
+    alone = [script(f"{one}\n        print({call}.tobytes().hex()[:400])", tmp_path)[0] for call in calls]
+    together = script(f"{one}\n        for found in ({', '.join(calls)}): print(found.tobytes().hex()[:400])", tmp_path)
+    assert together == alone
 
 
 @needs_numba

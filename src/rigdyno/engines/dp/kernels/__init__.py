@@ -159,7 +159,8 @@ def helper(*, fastmath: bool | Collection[str] = False) -> Callable[[Function], 
     """For what a kernel calls: compiled as part of it, with liberties of its own, and without threads."""
     import numba
 
-    return cast(Callable[[Function], Function], numba.njit(**_options(fastmath)))
+    compiled = numba.njit(**_options(fastmath))
+    return lambda function: cast(Function, compiled(_named_by_contents(function)))
 
 
 def inlined(function: Function, fastmath: bool | Collection[str] = False) -> Function:
@@ -167,7 +168,21 @@ def inlined(function: Function, fastmath: bool | Collection[str] = False) -> Fun
     kernel's liberties, its own are none, unless they are named."""
     import numba
 
-    return cast(Function, numba.njit(forceinline=True, **_options(fastmath))(function))
+    return cast(Function, numba.njit(forceinline=True, **_options(fastmath))(_named_by_contents(function)))
+
+
+def _named_by_contents(function: Function) -> Function:
+    """What Numba has compiled and kept is linked by name, and within a process by a number that the next process gives
+    to something else. Two functions of one name, such as a factory makes, would stand in for each other."""
+    contents = [_told(cell.cell_contents) for cell in getattr(function, "__closure__", None) or ()]
+    if contents:
+        function.__qualname__ += "_" + hashlib.sha256("|".join(contents).encode()).hexdigest()[:8]
+    return function
+
+
+def _told(value: Any) -> str:
+    """A function or a type by its name, anything else by its value."""
+    return str(getattr(getattr(value, "py_func", value), "__qualname__", None) or repr(value))
 
 
 def _options(fastmath: bool | Collection[str]) -> dict[str, Any]:
