@@ -160,7 +160,11 @@ def helper(*, fastmath: bool | Collection[str] = False) -> Callable[[Function], 
     import numba
 
     compiled = numba.njit(**_options(fastmath))
-    return lambda function: cast(Function, compiled(_named_by_contents(function)))
+
+    def made(function: Function) -> Function:
+        return cast(Function, compiled(_named_by_contents(function)))
+
+    return made
 
 
 def inlined(function: Function, fastmath: bool | Collection[str] = False) -> Function:
