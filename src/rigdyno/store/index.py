@@ -78,16 +78,27 @@ def _found(database: str, root: Path, suite: str | None, workload: str | None) -
 def _opened(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=5, isolation_level=None)
     try:
-        version = connection.execute("pragma user_version").fetchone()[0]
-        if version != VERSION:
-            connection.executescript(
-                f"begin immediate; drop table if exists cells; {_TABLE}; pragma user_version = {VERSION}; commit;"
-            )
+        if _version(connection) != VERSION:
+            _make(connection)
         _require_table(connection)
     except sqlite3.DatabaseError:
         connection.close()
         raise
     return connection
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("pragma user_version").fetchone()[0])
+
+
+def _make(connection: sqlite3.Connection) -> None:
+    """Unless another process has made it meanwhile: that one may have filled it, and others read it."""
+    connection.execute("begin immediate")
+    if _version(connection) != VERSION:
+        connection.execute("drop table if exists cells")
+        connection.execute(_TABLE)
+        connection.execute(f"pragma user_version = {VERSION}")
+    connection.execute("commit")
 
 
 def _require_table(connection: sqlite3.Connection) -> None:

@@ -175,6 +175,17 @@ def test_a_record_deleted_while_looking_is_no_error(store, monkeypatch):
     assert runs_of(store) == BOTH
 
 
+def test_one_that_comes_late_does_not_empty_what_another_has_made(store):
+    """Both have seen that there is none yet."""
+    a_stored_run(store)
+    late = sqlite3.connect(store / index.FILE, timeout=5, isolation_level=None)
+    assert index._version(late) != index.VERSION
+    found = len(index.find(store)[0])
+    index._make(late)
+    assert late.execute("select count(*) from cells").fetchone() == (found,)
+    late.close()
+
+
 def test_several_processes_bring_it_up_to_date_at_once(store):
     for _ in range(6):
         a_stored_run(store)
