@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import variance
 
 import msgspec
-import numpy as np
 
 from rigdyno.analyse.student import student_quantile
 from rigdyno.schema.estimate import Estimate, Missing, relative_half_width
@@ -29,10 +29,10 @@ class Spread:
 
 def spread_between(measurements: Iterable[Measurement]) -> Spread | None:
     """Of all rows of a run together: a few processes of each tell too little by themselves. None: no row has two."""
-    every = [np.log(figures.process_rates) for each in measurements for figures in each.kinds.values()]
-    repeated = [rates for rates in every if len(rates) > 1]
-    degrees = sum(len(rates) - 1 for rates in repeated)
-    squares = sum(float(np.square(rates - rates.mean()).sum()) for rates in repeated)
+    every = [figures.process_rates for each in measurements for figures in each.kinds.values()]
+    logarithms = [[math.log(rate) for rate in rates] for rates in every if len(rates) > 1]
+    degrees = sum(len(rates) - 1 for rates in logarithms)
+    squares = sum((len(rates) - 1) * variance(rates) for rates in logarithms)
     return Spread(math.sqrt(squares / degrees), degrees) if degrees else None
 
 
