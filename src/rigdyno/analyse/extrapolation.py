@@ -13,9 +13,9 @@ from rigdyno.analyse.student import student_quantile
 from rigdyno.schema.estimate import Estimate, Missing, relative_half_width
 from rigdyno.schema.measured import Measurement
 
+CONFIDENCE = 0.95
 # Identical code in two processes differs by 0.6 to 1.5 % (standard deviation) on shared machines: this is 95 % of the
 # difference between two of them.
-CONFIDENCE = 0.95
 BETWEEN_PROCESSES = 1.96 * math.sqrt(2) * 0.015
 
 
@@ -43,10 +43,12 @@ def as_prediction(rate: Estimate, processes: int, spread: Spread | None = None) 
     of the run tell more about how processes differ, it is theirs. Of a single one its steps tell how steady it was, and
     nothing about how the next will differ: that is added.
     """
-    half = relative_half_width(rate)
+    half, confidence = relative_half_width(rate), rate.confidence
     if spread is not None and spread.degrees > processes - 1:
         reach = student_quantile(0.5 + CONFIDENCE / 2, spread.degrees)
-        wide = reach * spread.deviation * math.sqrt(1 + 1 / processes)
+        wide, confidence = reach * spread.deviation * math.sqrt(1 + 1 / processes), CONFIDENCE
+        if processes == 1 and half is not None:
+            wide = math.hypot(half, wide)  # its own steps may be less steady than those of other rows
         why = f"of one more process, by how those of all rows differ, {spread.degrees} degrees of freedom"
     elif half is None:
         return rate.without_interval(rate.method)
@@ -58,7 +60,7 @@ def as_prediction(rate: Estimate, processes: int, spread: Spread | None = None) 
         rate,
         low=rate.value * math.exp(-wide),
         high=rate.value * math.exp(wide),
-        confidence=CONFIDENCE,
+        confidence=confidence,
         method=f"{rate.method}; {why}",
     )
 

@@ -65,6 +65,18 @@ class TestSpreadOfAllRows:
         alone = as_prediction(bare(100.0), 1, Spread(0.01, 6))
         assert alone.high == pytest.approx(100 * np.exp(2.447 * 0.01 * np.sqrt(2)), rel=1e-4)
 
+    def test_unsteady_steps_of_a_single_process_count_as_well(self):
+        rate = Estimate(value=100.0, low=80.0, high=125.0, confidence=0.95, n=5, unit="voxel/s", method="by hand")
+        found = as_prediction(rate, 1, Spread(0.01, 6))
+        wide = np.hypot(np.log(1.25), 2.447 * 0.01 * np.sqrt(2))
+        assert found.interval == pytest.approx((100 * np.exp(-wide), 100 * np.exp(wide)), rel=1e-4)
+
+    def test_a_confidence_that_nobody_knows_stays_unknown(self):
+        rate = Estimate(value=100.0, low=99.0, high=101.0, n=5, unit="voxel/s", method="sum of 2 ranks")
+        assert as_prediction(rate, 1).confidence is None
+        assert as_prediction(rate, 2).confidence is None
+        assert as_prediction(rate, 2, Spread(0.01, 6)).confidence == 0.95
+
     def test_another_process_lies_inside_in_95_of_100(self):
         """Two processes of each of six rows, that differ by 10 %."""
         chance = np.random.default_rng(3)
