@@ -213,7 +213,7 @@ def inference(shown: Shown) -> Table:
     return Table(
         title="Inference of 200x3072x3072 voxels, three affinities each as uint8",
         columns=(*INFERRED, *energy_columns(shown.inferred)),
-        rows=tuple(_inferred(shown, each, shown.inferred) for each in shown.inferred),
+        rows=tuple(_inferred(shown, each) for each in shown.inferred),
         notes=(
             "megavoxel/s; written: voxels of the volume, each once; passed: through the network, those around a block "
             "included",
@@ -223,8 +223,8 @@ def inference(shown: Shown) -> Table:
     )
 
 
-def _inferred(shown: Shown, each: Measurement, among: Sequence[Measurement]) -> Row:
-    efficiency = rows.efficiency(each, among)
+def _inferred(shown: Shown, each: Measurement) -> Row:
+    efficiency = rows.efficiency(each, shown.inferred)
     return Row(
         entries={
             "scheme": Text(text=SCHEMES.get(rows.scheme(each), rows.scheme(each))),

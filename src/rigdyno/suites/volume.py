@@ -74,7 +74,7 @@ def _wanted(request: SuiteRequest, spec: RunSpec) -> Wanted:
     repeated = usual and spec.world_size == 1 and not request.cheap
     least = request.repeat or (REPEATS if repeated else 1)
     most = max(least, MOST_REPEATS if repeated or request.cheap else 1)
-    return Wanted(replace(spec, budget=Budget(seconds=SECONDS if least > 1 else LONG_SECONDS)), least, most)
+    return Wanted(replace(spec, budget=Budget(seconds=SECONDS)) if least > 1 else spec, least, most)
 
 
 def _counts(request: SuiteRequest) -> list[int]:
@@ -118,9 +118,9 @@ def _spec(request: SuiteRequest, workload: str, options: dict[str, Value], devic
 
 
 def _budget(request: SuiteRequest, workload: str, options: dict[str, Value], devices: int) -> Budget:
-    """With --full the whole job; else what `_wanted` says."""
+    """Of a single process; with --full the whole job."""
     if not request.full:
-        return Budget(seconds=SECONDS)
+        return Budget(seconds=LONG_SECONDS)
     steps = ITERATIONS if workload == TRAINING else -(-_blocks(options) // devices)
     made = catalogue.load("workload", workload)(**options)
     return Budget(seconds=steps * (made.step_seconds(request.device) or 1.0), job_steps=steps)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
+from rigdyno.engines.blockwise.boxes import Box, Zyx, whole, zyx
 from rigdyno.engines.blockwise.ports import Reading, VoxelSize
 from rigdyno.engines.blockwise.volumes._messages import check_inside, missing_extra
 
@@ -128,7 +128,7 @@ class Endless:
             yield zyx(place)
 
     def _chunk_box(self, place: Zyx) -> Box:
-        return Box((0, 0, 0), self.chunk).moved(zyx(at * edge for at, edge in zip(place, self.chunk, strict=True)))
+        return whole(self.chunk).moved(zyx(at * edge for at, edge in zip(place, self.chunk, strict=True)))
 
     def _turned(self, place: Zyx, part: Box) -> list[NDArray[np.int64]]:
         """Along each axis, where the piece has what a part of this chunk shows."""

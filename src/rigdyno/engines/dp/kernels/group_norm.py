@@ -103,22 +103,30 @@ def _totals(values: Array, by_group: Array, wide: int) -> None:
 
 
 @helper(fastmath=CAREFUL)
+def _activate_all(
+    every: Array, slope: Array, offset: Array, channels: int, lap: int, answers: Array, after: int
+) -> None:
+    """All places of a sample, by the slope and the offset of each channel."""
+    _repeat(slope, channels, lap)
+    _repeat(offset, channels, lap)
+    for begin in range(0, len(every), lap):
+        _activate(every[begin : begin + lap], slope, offset, answers[begin : begin + lap], after)
+
+
+@helper(fastmath=CAREFUL)
 def activate_again(
     every: Array, scale: Array, shift: Array, mean: Array, rstd: Array, answers: Array, after: int
 ) -> None:
     """One sample's answer once more, to the last digit, from the figures that `forward` found."""
-    size, channels = len(every), len(scale)
-    wide, lap = channels // len(mean), _places_a_lap(size // channels, channels) * channels
+    channels = len(scale)
+    wide, lap = channels // len(mean), _places_a_lap(len(every) // channels, channels) * channels
     slope, offset = np.empty(lap + LANES, np.float32), np.empty(lap + LANES, np.float32)
     _fill_groups(offset, mean, wide)
     _fill_groups(slope, rstd, wide)
     for c in range(channels):
         slope[c] *= scale[c]
         offset[c] = shift[c] - offset[c] * slope[c]
-    _repeat(slope, channels, lap)
-    _repeat(offset, channels, lap)
-    for begin in range(0, size, lap):
-        _activate(every[begin : begin + lap], slope, offset, answers[begin : begin + lap], after)
+    _activate_all(every, slope, offset, channels, lap, answers, after)
 
 
 @kernel(fastmath=CAREFUL)
@@ -159,10 +167,7 @@ def forward(
             for c in range(channels):
                 slope[c] *= scale[c]
                 offset[c] = shift[c] - middle[c] * slope[c]
-            _repeat(slope, channels, lap)
-            _repeat(offset, channels, lap)
-            for begin in range(0, places * channels, lap):
-                _activate(every[begin : begin + lap], slope, offset, answers[begin : begin + lap], after)
+            _activate_all(every, slope, offset, channels, lap, answers, after)
 
 
 @kernel(fastmath=CAREFUL)
