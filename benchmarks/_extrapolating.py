@@ -17,7 +17,7 @@ from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.spec import Budget
 
-PROCESSES = 3  # of a sample: the volume suite has two of each row, but more rows
+PROCESSES = 3  # of a sample, as the volume suite has them of what it extrapolates to hours
 
 
 class Case(NamedTuple):
@@ -32,30 +32,35 @@ def hit_bars(cases: Sequence[Case], allowance: Allowance, tries: int, out: Path)
     """At least 9 of 10 tries; the bars are on the values, as ten are too few for an interval to lie on one side."""
     hits: dict[str, list[bool]] = {case.name: [] for case in cases}
     for _ in allowance.rounds(least=1, most=tries):
-        sampled = [measured(case, case.sampled, out, PROCESSES) for case in cases]
+        sampled = measured(cases, [case.sampled for case in cases], out, PROCESSES)
+        wholes = measured(cases, [Budget(seconds=60.0, job_steps=case.steps) for case in cases], out, 1)
         spread = spread_between(sampled)
-        for case, sample in zip(cases, sampled, strict=True):
-            hits[case.name].append(hit(case, seconds_for(case.items, sample, spread), out))
+        for case, sample, whole in zip(cases, sampled, wholes, strict=True):
+            hits[case.name].append(hit(case, seconds_for(case.items, sample, spread), whole))
     return [share_bar(name, each, 0.9, "least", on_value=True) for name, each in hits.items()]
 
 
-def hit(case: Case, predicted: Estimate | Missing, out: Path) -> bool:
+def hit(case: Case, predicted: Estimate | Missing, run: Measurement) -> bool:
     """Whether the sample's interval holds the time of the whole."""
-    run = measured(case, Budget(seconds=60.0, job_steps=case.steps), out, 1)
     whole = seconds_for(case.items, run)
     if not isinstance(predicted, Estimate) or not isinstance(whole, Estimate) or run.job is None:
-        raise SystemExit(f"{case.name}: a run was lost, see {out}")
+        raise SystemExit(f"{case.name}: a run was lost: {run.why_missing()}")
     low, high = predicted.ends
     ratio = whole.value / predicted.value
     print(f"{case.name}: {low:.3g} to {high:.3g} s predicted, {whole.value:.3g} s taken ({ratio:.3f})", flush=True)
     return low <= whole.value <= high
 
 
-def measured(case: Case, budget: Budget, out: Path, processes: int) -> Measurement:
-    head = api.prepare(replace(case.request, repeat=processes))
-    cells = tuple(replace(cell, spec=replace(cell.spec, budget=budget)) for cell in head.plan.cells)
-    head = replace(head, plan=replace(head.plan, cells=cells))
+def measured(cases: Sequence[Case], budgets: Sequence[Budget], out: Path, processes: int) -> list[Measurement]:
+    """Of each case one, in the order of the cases; their processes take turns, as those of a suite's rows do."""
+    heads = [api.prepare(replace(case.request, repeat=processes)) for case in cases]
+    cells = [
+        [replace(cell, spec=replace(cell.spec, budget=budget)) for cell in head.plan.cells]
+        for head, budget in zip(heads, budgets, strict=True)
+    ]
+    in_turns = tuple(cell for turn in zip(*cells, strict=True) for cell in turn)
+    head = replace(heads[0], plan=replace(heads[0].plan, cells=in_turns))
     with api.sessions(head, None, None, lambda words: None) as sessions:
         run = api.carry_out(api.start(head, out), head, observer_for(quiet=True), sessions)
-    (only,) = run.measurements
-    return only
+    by_key = {each.spec.key(): each for each in run.measurements}
+    return [by_key[first.spec.key()] for first, *_ in cells]

@@ -65,18 +65,23 @@ def as_prediction(rate: Estimate, processes: int, spread: Spread | None = None) 
     )
 
 
-def time_of(items: float, rate: Estimate, processes: int, spread: Spread | None = None) -> Estimate:
-    """Seconds for so many items."""
-    whole = as_prediction(rate, processes, spread).mapped(lambda a_second: items / a_second, "s")
+def time_of(
+    items: float, rate: Estimate, processes: int, spread: Spread | None = None, warm_up_seconds: float = 0.0
+) -> Estimate:
+    """Seconds for so many items. A job's first steps are part of it, and take as much longer as they were seen to."""
+    predicted = as_prediction(rate, processes, spread)
+    whole = predicted.mapped(lambda a_second: warm_up_seconds + items / a_second, "s")
     return msgspec.structs.replace(whole, method=f"extrapolated from {rate.n} measured ones; {whole.method}")
 
 
 def seconds_for(items: float, each: Measurement, spread: Spread | None = None) -> Estimate | Missing:
-    """Of so many items: from the whole job where one was run, else from the rate of the steps."""
+    """Of so many items, from the first step on: from the whole job where one was run, else from the steps' rate."""
     job = each.job
     if job is not None:
         method = "the whole job without its start" + ("" if job.seconds.n > 1 else ", one process")
         whole = Estimate(value=job.loop, n=job.seconds.n, unit="s", method=method)
         return whole if job.items == items else whole.scaled(items / job.items, "s")
     rate = each.throughput()
-    return rate if isinstance(rate, Missing) else time_of(items, rate, len(each.records), spread)
+    if isinstance(rate, Missing):
+        return rate
+    return time_of(items, rate, len(each.records), spread, each.kinds["step"].warm_up_seconds)

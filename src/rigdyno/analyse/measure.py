@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -86,6 +87,12 @@ class Settled(NamedTuple):
     @property
     def kept(self) -> Rows:
         return self.rows[self.steady.start :]
+
+    @property
+    def warm_up_seconds(self) -> float:
+        """By which the steps before the steady ones took longer than as many of those."""
+        early, of_one = self.rows[: self.steady.start], row_seconds(self.kept).sum() / items(self.kept).sum()
+        return float(row_seconds(early).sum() - items(early).sum() * of_one)
 
 
 @dataclass(frozen=True)
@@ -275,7 +282,10 @@ def _kind(cell: CellData, kind: str, ranks: Sequence[Settled], kinds: int) -> tu
     name = f"{kind} steps" if kinds > 1 else "steps"
     found = over_ranks([(rank.who, _of_rank(cell, rank, rate, name)) for rank, rate in zip(ranks, rates, strict=True)])
     rate, step = across_ranks(THROUGHPUT, rates), across_ranks(STEP_TIME, medians)
-    return KindFigures(throughput=rate, step_seconds=step, steps=steps, process_rates=(rate.value,)), found
+    longest = max(rank.warm_up_seconds for rank in ranks)
+    return KindFigures(
+        throughput=rate, step_seconds=step, steps=steps, process_rates=(rate.value,), warm_up_seconds=longest
+    ), found
 
 
 def _of_rank(cell: CellData, rank: Settled, rate: Estimate, steps_name: str) -> list[Finding]:
@@ -368,6 +378,7 @@ def _repeated(figures: Sequence[KindFigures]) -> KindFigures:
         step_seconds=_mean((figure.step_seconds for figure in figures), "processes' medians"),
         steps=_mean((figure.steps for figure in figures if figure.steps is not None), "processes' step rates"),
         process_rates=tuple(figure.throughput.value for figure in figures),
+        warm_up_seconds=fmean(figure.warm_up_seconds for figure in figures),
     )
 
 

@@ -23,6 +23,7 @@ class KindFigures(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: Estimate  # median
     steps: Estimate | None = None  # steps/s: the same in steps
     process_rates: tuple[float, ...] = ()  # items/s of each process: what two runs are compared by
+    warm_up_seconds: float = 0.0  # by which steps before the steady ones took longer than as many of those; their mean
     energy: Estimate | None = None  # J an item, gross; None: there is no meter, or kinds of step take turns
     validity: Validity | None = None  # of these steps alone; None: that of the whole counts
 

@@ -25,6 +25,13 @@ def test_by_hand():
     assert as_prediction(rate, 3).high == pytest.approx(100 * np.exp(2 * np.log(1 / 0.99)))
 
 
+def test_what_the_first_steps_took_longer_is_part_of_a_job_once():
+    rate = Estimate(value=100.0, low=80.0, high=125.0, confidence=0.95, n=3, unit="voxel/s", method="by hand")
+    without, whole = time_of(1000.0, rate, 3), time_of(1000.0, rate, 3, warm_up_seconds=2.5)
+    assert whole.value == 12.5
+    assert whole.interval == pytest.approx((without.low + 2.5, without.high + 2.5))
+
+
 def test_without_an_interval_there_is_none():
     assert time_of(10.0, bare(2.0), 1).interval is None
     assert time_of(10.0, bare(2.0), 1).value == 5.0

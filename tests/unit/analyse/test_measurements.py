@@ -108,6 +108,16 @@ class TestOneProcess:
         assert found.throughput().value == pytest.approx(100, rel=0.02)
         assert found.throughput().n == 180
 
+    def test_by_how_much_the_first_steps_took_longer(self):
+        """Twenty of a second each, where a steady one takes 10 ms; whatever the number of items in a step."""
+        items = np.tile([1.0, 3.0], 100)
+        seconds = 0.005 * items
+        seconds[:20] = 1.0
+        [found] = measurements([cell(seconds, items=items)])
+        assert found.kinds["step"].warm_up_seconds == pytest.approx(20 - 20 * 0.01)
+        [twice] = measurements([cell(seconds, items=items), cell([0.01] * 100)])
+        assert twice.kinds["step"].warm_up_seconds == pytest.approx((20 - 20 * 0.01) / 2)
+
     def test_the_meter_s_own_warm_up_is_left_out_too(self):
         rows = step_rows(noisy(100), warm_up=30)
         assert steady_of(rows).start == 30

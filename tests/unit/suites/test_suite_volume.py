@@ -1,5 +1,8 @@
 """The volume suite: which cells it wants, what it makes of them, and the published figures beside them."""
 
+import re
+from math import prod
+
 import msgspec
 import numpy as np
 import pytest
@@ -99,6 +102,16 @@ class TestPublished:
         (four,) = (row for row in unet3d() if row.device == "NVIDIA GTX 1080 Ti" and row.devices == 4)
         assert four.patches_per_minute == pytest.approx(101, abs=0.5)
         assert four.efficiency(unet3d()) == pytest.approx(0.74, abs=0.005)
+
+    def test_the_sizes_of_famous_volumes_are_the_products_of_their_edges(self):
+        edges = {each.name: re.search(r"(\d+) x (\d+) x (\d+)( micrometers)?", each.note) for each in famous_volumes()}
+        known = [each for each in famous_volumes() if edges[each.name]]
+        assert len(known) == 7
+        for each in known:
+            *lengths, physical = edges[each.name].groups()
+            of_a_voxel = [float(nm) / 1000 for nm in each.resolution.split("x")] if physical else [1, 1, 1]
+            voxels = prod(int(length) / size for length, size in zip(lengths, of_a_voxel, strict=True))
+            assert each.voxels == pytest.approx(voxels, rel=0.002)
 
     def test_the_famous_volumes_have_sources_and_certainties(self):
         found = famous_volumes()
