@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from rigdyno.engines.dp import heap
 from rigdyno.engines.dp.bounds import Adaptive, Bound, check_positive
 from rigdyno.engines.dp.clipping import Clipping
 from rigdyno.engines.dp.errors import BadSetting, Unprotected
@@ -58,6 +59,7 @@ class PrivateTraining:
             optimizer.register_step_post_hook(self._after_step),
         ]
         self._noticed = [ZeroGrad(owner, self.clipping.forget) for owner in (optimizer, network)]
+        heap.keep()
 
     @property
     def noise_multiplier(self) -> float:
@@ -93,6 +95,7 @@ class PrivateTraining:
         self.clipping.forget()
         self._wiring.undo()
         self.clipping.undo()
+        heap.let_go()
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The optimizer sees the noisy mean alone, and only after it was counted."""

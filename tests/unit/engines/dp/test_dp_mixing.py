@@ -102,6 +102,36 @@ def test_samples_that_look_at_each_other(middle, samples):
         step(net, samples)
 
 
+@pytest.mark.parametrize("samples", [2, 3, 4, 7, 8, 20, 21, 100, 253])
+def test_each_sample_is_kept_while_any_other_is_replaced(samples):
+    rows = list(range(samples))
+    kept = [set(division) for division in mixing.divisions(rows)]
+    assert all(
+        any(one in each and other not in each for each in kept) for one in rows for other in rows if one != other
+    )
+    assert len(kept) <= {2: 2, 3: 3, 4: 4, 7: 5, 8: 5, 20: 6, 21: 7, 100: 9, 253: 11}[samples]
+
+
+class OneLooksAtAnother(nn.Module):
+    """Of all pairs only this one, and only so far."""
+
+    def __init__(self, looks: int, at: int) -> None:
+        super().__init__()
+        self.looks, self.at = looks, at
+
+    def forward(self, values: Tensor) -> Tensor:
+        mixed = values.clone()
+        mixed[self.looks] += 0.1 * values[self.at].detach()
+        return mixed
+
+
+@pytest.mark.parametrize(("looks", "at"), [(0, 150), (150, 0), (17, 18), (130, 64)])
+def test_a_single_pair_of_a_large_batch(looks, at):
+    net, _ = wired(network(OneLooksAtAnother(looks, at)), 1.0, False)
+    with pytest.raises(MixesSamples, match=r"^1: "):
+        step(net, 200)
+
+
 def test_a_check_keeps_none_of_what_it_computed():
     """A sigmoid keeps its own answer for the way back."""
     net, _ = wired(nn.Sequential(nn.Linear(FEATURES, 37), nn.Sigmoid(), nn.Linear(37, CLASSES)), 1.0, False)

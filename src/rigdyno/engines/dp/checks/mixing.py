@@ -7,6 +7,7 @@ samples, in both directions; later ones come at random steps, with one division 
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -87,13 +88,9 @@ class Mixing:
         """Thoroughly: so many divisions that of any two samples each is kept once while the other is replaced. Else one
         division, by chance."""
         rows = list(range(self._inputs.samples))
-        _chance.shuffle(rows)
-        whole = self._seen(sorted(rows))
-        for bit in range((len(rows) - 1).bit_length() if thoroughly else 1):
-            kept = [row for number, row in enumerate(rows) if number >> bit & 1]
+        whole = self._seen(rows)
+        for kept in divisions(rows) if thoroughly else [_chance.sample(rows, len(rows) // 2)]:
             self._compare(whole, kept)
-            if thoroughly:
-                self._compare(whole, [row for row in rows if row not in set(kept)])
         if thoroughly:
             self._refuse_other_answers()
 
@@ -193,6 +190,15 @@ class Mixing:
         return seen
 
 
+def divisions(rows: Sequence[int]) -> list[list[int]]:
+    """What to keep, so that of any two rows each is kept once while the other is replaced. Every row is kept in half of
+    the divisions, in a choice of its own: no choice then holds another, and by Sperner's theorem fewer won't do."""
+    needed = next(number for number in itertools.count(2) if math.comb(number, number // 2) >= len(rows))
+    choices = _chance.sample(list(itertools.combinations(range(needed), needed // 2)), len(rows))
+    kept = [[row for row, chosen in zip(rows, choices, strict=True) if number in chosen] for number in range(needed)]
+    return [division for division in kept if 0 < len(division) < len(rows)]
+
+
 def _there_and_back(answer: Any, anchor: Tensor, seed: int, samples: int) -> None:
     """With random gradients of the answers, the same in each place for the same answer, as a loss would give."""
     answers = [leaf for leaf in tree_leaves(answer) if isinstance(leaf, Tensor) and leaf.requires_grad]
@@ -229,7 +235,13 @@ def _fingerprints(answer: Tensor, samples: int) -> list[Tensor]:
     values = torch.view_as_real(answer) if answer.is_complex() else answer
     values = values if values.is_floating_point() else values.float()
     axes = [axis for axis, size in enumerate(answer.shape) if size == samples]
-    return [_fingerprint(values.movedim(axis, 0).flatten(1) if values.dim() > 1 else values[:, None]) for axis in axes]
+    return [_fingerprint(_by_memory(values.movedim(axis, 0)) if values.dim() > 1 else values[:, None]) for axis in axes]
+
+
+def _by_memory(values: Tensor) -> Tensor:
+    """A row for each sample, in the order in which its values lie: any other would be a copy."""
+    inner = sorted(range(1, values.dim()), key=lambda axis: values.stride()[axis], reverse=True)
+    return values.permute(0, *inner).flatten(1)
 
 
 def _fingerprint(rows: Tensor) -> Tensor:
