@@ -19,9 +19,11 @@ from rigdyno.schema.spec import Budget, Value
 from rigdyno.units import show_bytes
 
 GB = 10**9
-EFFICIENTNET, SMALL = "efficientnet_cifar100", "mnist_cnn"
+EFFICIENTNET, SMALL = "efficientnet_cifar100", "own_training"
 BATCH_NORM: dict[str, Value] = {"norm": "batch", "channels_last": True}
 GROUP_NORM: dict[str, Value] = {"norm": "group", "channels_last": True}  # which private training needs
+SMALL_SET: dict[str, Value] = {"file": str(Path(__file__).with_name("_small_set.py")), "function": "training"}
+SMALL_BYTES = GB // 2
 STEPS = 30
 FEW = 4  # steps behind warm-up, of what is measured at the end of a search
 MOST_TRIES = 8

@@ -16,7 +16,21 @@ import tempfile
 from pathlib import Path
 
 from _bars import Allowance, Bar, NotMeasured, ValueBar, finish, share_bar
-from _fitting import BATCH_NORM, EFFICIENTNET, GB, GROUP_NORM, SMALL, STEPS, Bench, Found, fits, size_of, tries_bar
+from _fitting import (
+    BATCH_NORM,
+    EFFICIENTNET,
+    GB,
+    GROUP_NORM,
+    SMALL,
+    SMALL_BYTES,
+    SMALL_SET,
+    STEPS,
+    Bench,
+    Found,
+    fits,
+    size_of,
+    tries_bar,
+)
 
 from rigdyno.analyse.statistics import across_processes
 from rigdyno.units import show_bytes
@@ -27,7 +41,7 @@ ROUNDS = 6
 
 def truth(bench: Bench, workload: str, update: str, allowed: int, processes: int) -> list[Bar]:
     """Whether the batch that was found fits, and a larger one doesn't."""
-    options = {} if workload == SMALL else GROUP_NORM if update == "dp_fast" else BATCH_NORM
+    options = SMALL_SET if workload == SMALL else GROUP_NORM if update == "dp_fast" else BATCH_NORM
     found = bench.search(f"{update} in {show_bytes(allowed)}", workload, allowed, update, options)
     if found.batch is None:
         why = found.measurement.why_missing()
@@ -70,7 +84,7 @@ def _ratio(bench: Bench, ours: Found, plain: Found) -> float | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the MNIST CNN, plain training: about a minute")
+    parser.add_argument("--quick", action="store_true", help="a small network, plain training: about a minute")
     parser.add_argument("--only", choices=["truth", "epochs"], help="one half alone")
     asked = parser.parse_args()
     allowance = Allowance(asked.quick)
@@ -78,7 +92,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out:
         bench = Bench(Path(out))
         if asked.quick:
-            bars = truth(bench, SMALL, "plain", 2 * GB, 2)[:1]
+            bars = truth(bench, SMALL, "plain", SMALL_BYTES, 1)[:1]
         else:
             for update in ("dp_fast", "plain") if asked.only != "epochs" else ():
                 bars += truth(bench, EFFICIENTNET, update, GB, PROCESSES)
