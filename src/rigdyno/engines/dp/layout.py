@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rigdyno.engines.dp.heap import in_large_pages
+
 LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of axes
 
 
@@ -33,7 +35,9 @@ def own_layout(values: Tensor) -> torch.memory_format:
 def channels_inside(samples: int, channels: int, places: tuple[int, ...], like: Tensor) -> Tensor:
     """(samples, channels, places ...), laid out with the channels innermost."""
     strides = _strides(channels, tuple(places))
-    return torch.empty_strided((samples, channels, *places), strides, dtype=like.dtype, device=like.device)
+    return in_large_pages(
+        torch.empty_strided((samples, channels, *places), strides, dtype=like.dtype, device=like.device)
+    )
 
 
 @lru_cache(maxsize=4096)  # asked for several times a layer and step
