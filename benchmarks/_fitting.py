@@ -15,7 +15,7 @@ from rigdyno.plan.load import from_python
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import Completed, RunRecord
-from rigdyno.schema.spec import Budget, Value
+from rigdyno.schema.spec import Budget, RunSpec, Value
 from rigdyno.units import show_bytes
 
 GB = 10**9
@@ -81,10 +81,11 @@ class Bench:
         rate = run.measurements[0].throughput()
         return rate.value if isinstance(rate, Estimate) else None
 
-    def processes(self, found: Found, batch: int, allowed: int, count: int, *, as_tried: bool) -> list[RunRecord]:
+    def processes(
+        self, spec: RunSpec, changes: Mapping[str, Value], allowed: int, count: int, *, as_tried: bool
+    ) -> list[RunRecord]:
         """Within the same fence as those of a search."""
-        spec = found.measurement.spec
-        options = {**spec.options, "batch_size": batch}
+        options = {**spec.options, **changes}
         asked = {"target": spec.workload, "options": options, "update": spec.update, "repeat": count}
         head = api.prepare(from_python(asked))
         budget = Budget(seconds=120.0, max_steps=STEPS)
