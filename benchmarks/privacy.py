@@ -1,8 +1,8 @@
 """The largest batch that trains within 4 GB, and how long an epoch takes with it: what private training leaves of it.
 
-EfficientNet-B0 on images of 32 x 32, as the privacy suite trains it: plain (BatchNorm, channels_last) and our own engine.
-Of Opacus' hooks it is asked whether a thirtieth of our batch fits. Epochs take turns, process by process, because the
-machine's speed changes over minutes. Whether what is found is true is asked by privacy_fit.py.
+EfficientNet-B0 on images of 32 x 32, as the privacy suite trains it: plain (BatchNorm, channels_last) and our own
+engine. Of Opacus' hooks it is asked whether a thirtieth of our batch fits. Epochs take turns, process by process,
+because the machine's speed changes over minutes. Whether what is found is true is asked by privacy_fit.py.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def epochs(bench: Bench, ours: Found, plain: Found, allowance: Allowance) -> Bar
     if ours.batch is None or plain.batch is None:
         return NotMeasured.because(name, "a batch is missing", bar, "most")
     ratios = []
-    for _ in allowance.rounds(least=2, most=ROUNDS):
+    for _ in allowance.rounds(least=1, most=ROUNDS):
         rate = bench.rate(EFFICIENTNET, {**BATCH_NORM, "batch_size": plain.batch})
         private = bench.rate(EFFICIENTNET, {**GROUP_NORM, "batch_size": ours.batch}, "dp_fast")
         if rate is None or private is None:
@@ -70,7 +70,7 @@ def epochs(bench: Bench, ours: Found, plain: Found, allowance: Allowance) -> Bar
         print(f"images/s: {rate:.0f} plain, {private:.0f} private", flush=True)
         ratios.append(rate / private)
     middle = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    low, high = across_processes(ratios, "x").ends
+    low, high = across_processes(ratios, "x").ends if len(ratios) > 1 else (0.0, math.inf)
     return ValueBar(name, middle, low, high, f"{len(ratios)} rounds", bar, "most")
 
 

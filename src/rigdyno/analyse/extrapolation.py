@@ -74,14 +74,18 @@ def time_of(
     return msgspec.structs.replace(whole, method=f"extrapolated from {rate.n} measured ones; {whole.method}")
 
 
-def seconds_for(items: float, each: Measurement, spread: Spread | None = None) -> Estimate | Missing:
-    """Of so many items, from the first step on: from the whole job where one was run, else from the steps' rate."""
-    job = each.job
+def seconds_for(
+    items: float, each: Measurement, spread: Spread | None = None, *, of_many: bool = False
+) -> Estimate | Missing:
+    """Of so many items, from the first step on: from the whole job where one was run, else from the steps' rate.
+    `of_many`: of one epoch among others, without what only the first steps of a training take."""
+    job, begin = each.job, 0.0 if "step" not in each.kinds else each.kinds["step"].warm_up_seconds
     if job is not None:
         method = "the whole job without its start" + ("" if job.seconds.n > 1 else ", one process")
-        whole = Estimate(value=job.loop, n=job.seconds.n, unit="s", method=method)
+        loop = job.loop - (begin if of_many else 0.0)
+        whole = Estimate(value=loop, n=job.seconds.n, unit="s", method=method)
         return whole if job.items == items else whole.scaled(items / job.items, "s")
     rate = each.throughput()
     if isinstance(rate, Missing):
         return rate
-    return time_of(items, rate, len(each.records), spread, each.kinds["step"].warm_up_seconds)
+    return time_of(items, rate, len(each.records), spread, 0.0 if of_many else begin)

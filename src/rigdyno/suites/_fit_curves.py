@@ -94,7 +94,7 @@ def _keys(traits: Sequence[dict[str, str]]) -> list[str]:
 def epoch_seconds(measurement: Measurement) -> Estimate | None:
     """Of all samples; None: there is no epoch, or no rate."""
     items = measurement.facts.epoch_items
-    found = seconds_for(items, measurement) if items else None
+    found = seconds_for(items, measurement, of_many=True) if items else None
     return found if isinstance(found, Estimate) else None
 
 

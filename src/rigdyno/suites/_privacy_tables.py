@@ -25,7 +25,7 @@ from rigdyno.suites._privacy_systems import (
     left_out,
     system_of,
 )
-from rigdyno.units import show_bytes
+from rigdyno.units import show_bytes, show_seconds
 
 IMAGES = 50_000  # of CIFAR-100's training part
 SYSTEM = Column(key="system", title="system", numeric=False)
@@ -41,6 +41,7 @@ COLUMNS = (
     Column(key="memory", title="memory", metric=PEAK_MEMORY),
     Column(key="epsilon", title="epsilon", metric=EPSILON),
 )
+WORTH_SAYING = 0.02  # of an epoch
 JOULES = Column(key="joules", title="J/epoch", metric=EPOCH_ENERGY, bare=True)
 
 
@@ -97,7 +98,7 @@ def samples_of(each: Measurement) -> int:
 
 
 def epoch_seconds(each: Measurement) -> Estimate | Missing:
-    return seconds_for(samples_of(each), each)
+    return seconds_for(samples_of(each), each, of_many=True)
 
 
 def measured(found: Shown) -> Table | None:
@@ -208,10 +209,21 @@ def _notes(found: Shown) -> list[str]:
         )
     if any(system.update == "dp_expanded" for system, _ in found.rows):
         said.append("expanded weights: the idea of BastionLab's DP engine, with correct clipping and accounting")
+    begin = [f"{found.name_of(system, each)} {show_seconds(more)}" for system, each, more in _beginnings(found)]
+    if begin:
+        said.append(f"once in a training, before its first epoch is steady: {', '.join(begin)}")
     few = [system.name for system, each in found.rows if _is_few(each)]
     if few:
         said.append(f"sampled with few steps, because each takes long: {', '.join(few)}")
     return [*said, *dict.fromkeys(note for _, each in found.rows for note in each.facts.notes)]
+
+
+def _beginnings(found: Shown) -> list[tuple[System, Measurement, float]]:
+    """What the first steps take longer (kernels that are compiled, a check of the first batch), where that counts."""
+    known = [
+        (system, each, each.kinds["step"].warm_up_seconds, seconds.value) for system, each, seconds in found.timed()
+    ]
+    return [(system, each, more) for system, each, more, epoch in known if more > WORTH_SAYING * epoch]
 
 
 def _is_few(each: Measurement) -> bool:

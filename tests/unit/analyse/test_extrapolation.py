@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rigdyno.analyse.extrapolation import BETWEEN_PROCESSES, Spread, as_prediction, spread_between, time_of
+from rigdyno.analyse.extrapolation import BETWEEN_PROCESSES, Spread, as_prediction, seconds_for, spread_between, time_of
 from rigdyno.analyse.statistics import across_processes, throughput_estimate
 from rigdyno.schema.estimate import Estimate
 
@@ -30,6 +30,18 @@ def test_what_the_first_steps_took_longer_is_part_of_a_job_once():
     without, whole = time_of(1000.0, rate, 3), time_of(1000.0, rate, 3, warm_up_seconds=2.5)
     assert whole.value == 12.5
     assert whole.interval == pytest.approx((without.low + 2.5, without.high + 2.5))
+
+
+def test_an_epoch_among_many_has_no_first_steps():
+    rate = Estimate(value=100.0, low=80.0, high=125.0, confidence=0.95, n=3, unit="image/s", method="by hand")
+    figures = SimpleNamespace(warm_up_seconds=2.5)
+    steps = SimpleNamespace(job=None, kinds={"step": figures}, records=(1,), throughput=lambda: rate)
+    assert seconds_for(1000.0, steps).value == 12.5
+    assert seconds_for(1000.0, steps, of_many=True).value == 10.0
+    job = SimpleNamespace(loop=12.5, items=1000.0, seconds=bare(15.0))
+    whole = SimpleNamespace(job=job, kinds={"step": figures})
+    assert seconds_for(1000.0, whole).value == 12.5
+    assert seconds_for(1000.0, whole, of_many=True).value == 10.0
 
 
 def test_without_an_interval_there_is_none():
