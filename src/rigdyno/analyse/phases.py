@@ -57,7 +57,8 @@ def _rate(ranks: Sequence[Rows], spent: Sequence[Mapping[str, Floats]], names: S
     rates = []
     for rows, each in zip(ranks, spent, strict=True):
         seconds = np.sum([each[name] for name in names if name in each], axis=0)
-        rates.append(throughput_estimate(items(rows), seconds, unit))
+        taken = (seconds > 0) | (items(rows) > 0)  # a step whose batch was drawn empty has no such phase
+        rates.append(throughput_estimate(items(rows)[taken], seconds[taken], unit))
     return across_ranks(THROUGHPUT, rates)
 
 

@@ -86,3 +86,15 @@ def test_several_processes_count_as_their_means():
     assert one.forward.value > both.forward.value > two.forward.value
     assert phases_over_processes([]) is None
     assert phases_over_processes([one]) is one
+
+
+def test_a_step_without_a_sample_has_no_forward_and_no_backward():
+    """Batches that are drawn at random may be empty."""
+    rows, marks = rank()
+    empty = 5
+    rows["items"][empty] = 0
+    for name in ("broadcast", "forward", "backward", "communication", "optimizer"):
+        marks[name] = np.delete(marks[name], empty)
+    found = phases((rows, marks))
+    assert found.forward.value == pytest.approx(8 / 0.024)
+    assert found.backward.value == pytest.approx(8 / 0.075)
