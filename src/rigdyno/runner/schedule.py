@@ -20,7 +20,7 @@ from rigdyno.units import seconds_of_ns
 # Without a budget a process may take so many times its seconds to come to the rows that a verdict needs.
 LONGEST = 3.0
 # A try may take so long to come to its few steps: with fewer it would not say what it takes.
-LONGEST_TRY_SECONDS = 120.0
+LONGEST_TRY_SECONDS = 240.0  # one that is ended for its time counts as too large, and large ones take minutes
 # Of the time that nobody else has been promised, so that the first in need doesn't take all of it.
 RESERVE_SHARE = 0.5
 # Of the whole time: so much later a cell may end than it should, or the last one would be lost to a few milliseconds.
