@@ -14,7 +14,7 @@ from rigdyno import api
 from rigdyno.plan.load import from_python
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
-from rigdyno.schema.record import Completed, RunRecord
+from rigdyno.schema.record import Completed, Failed, RunRecord
 from rigdyno.schema.spec import Budget, RunSpec, Value
 from rigdyno.units import show_bytes
 
@@ -104,6 +104,13 @@ class Bench:
 
 def fits(record: RunRecord, allowed: int) -> bool:
     return isinstance(record.outcome, Completed) and (record.memory_bytes or math.inf) <= allowed
+
+
+def is_too_large(record: RunRecord, allowed: int) -> bool:
+    """For want of memory: what failed for another reason says nothing about it."""
+    if isinstance(record.outcome, Completed):
+        return (record.memory_bytes or 0) > allowed
+    return isinstance(record.outcome, Failed) and record.outcome.kind == "out_of_memory"
 
 
 def tries_bar(found: Sequence[Found]) -> Bar:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from _bars import Allowance, finish
 from _extrapolating import Case, hit_bars
+from _fitting import SMALL, SMALL_SET
 from _small_set import IMAGES
 
 from rigdyno.plan.load import Request
@@ -26,8 +27,7 @@ SAMPLED = Budget(seconds=1.5)
 
 
 def case_of(update: str) -> Case:
-    own = {"file": str(Path(__file__).with_name("_small_set.py")), "function": "training", "batch_size": BATCH}
-    request = Request(target="own_training", update=update, options=own, threads=1)
+    request = Request(target=SMALL, update=update, options={**SMALL_SET, "batch_size": BATCH}, threads=1)
     return Case(f"an epoch from its steps, {update}", request, IMAGES, -(-IMAGES // BATCH), SAMPLED)
 
 

@@ -8,7 +8,6 @@ because the machine's speed changes over minutes. Whether what is found is true 
 from __future__ import annotations
 
 import argparse
-import math
 import tempfile
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from _fitting import (
     SMALL_SET,
     Bench,
     Found,
-    fits,
+    is_too_large,
     size_of,
     tries_bar,
 )
@@ -53,7 +52,7 @@ def hooks(bench: Bench, ours: Found) -> Bar:
     spec, batch = replace(ours.measurement.spec, update="dp_opacus"), ours.batch // TIMES + 1
     [tried] = bench.processes(spec, {"batch_size": batch, "update.mode": "hooks"}, ALLOWED, 1, as_tried=True)
     print(f"hooks: batch {batch}, {size_of(tried.memory_bytes)}: {tried.outcome}", flush=True)
-    said = float(not fits(tried, ALLOWED))
+    said = float(is_too_large(tried, ALLOWED))
     return ValueBar(name, said, said, said, f"a batch of {batch}", 1.0, "least")
 
 
@@ -69,9 +68,10 @@ def epochs(bench: Bench, ours: Found, plain: Found, allowance: Allowance) -> Bar
             return NotMeasured.because(name, "a rate is missing", bar, "most")
         print(f"images/s: {rate:.0f} plain, {private:.0f} private", flush=True)
         ratios.append(rate / private)
-    middle = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    low, high = across_processes(ratios, "x").ends if len(ratios) > 1 else (0.0, math.inf)
-    return ValueBar(name, middle, low, high, f"{len(ratios)} rounds", bar, "most")
+    if len(ratios) < 2:
+        return NotMeasured.because(name, "there was time for one round, which has no interval", bar, "most")
+    whole = across_processes(ratios, "x")
+    return ValueBar(name, whole.value, *whole.ends, f"{len(ratios)} rounds", bar, "most")
 
 
 def main() -> None:

@@ -45,14 +45,13 @@ def let_go() -> None:
 
 def in_large_pages(values: Tensor) -> Tensor:
     """The same, not yet filled."""
-    size = values.untyped_storage().nbytes()
-    library = _glibc() if size >= LARGE_BYTES and values.device.type == "cpu" else None
+    memory = values.untyped_storage()
+    library = _glibc() if memory.nbytes() >= LARGE_BYTES and values.device.type == "cpu" else None
     if library is not None:
-        start = -(-values.untyped_storage().data_ptr() // HUGE_BYTES) * HUGE_BYTES
-        end = (values.untyped_storage().data_ptr() + size) // HUGE_BYTES * HUGE_BYTES
-        library.madvise(
-            ctypes.c_void_p(start), ctypes.c_size_t(end - start), HUGE_PAGES
-        )  # a wish: a no changes nothing
+        first = -(-memory.data_ptr() // HUGE_BYTES) * HUGE_BYTES
+        last = (memory.data_ptr() + memory.nbytes()) // HUGE_BYTES * HUGE_BYTES
+        # A wish: a no changes nothing.
+        library.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), HUGE_PAGES)
     return values
 
 
