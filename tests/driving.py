@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -27,6 +28,7 @@ from rigdyno.store.folder import RunFolder
 
 PATIENCE_SECONDS = 280.0
 COMMAND = (sys.executable, "-m", "rigdyno")
+ANY_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -152,23 +154,30 @@ class Screen:
         return self.text.replace("\r\n", "\n")
 
 
-def in_terminal(*arguments: str, cwd: Path, columns: int = 80, **changes: str) -> Screen:
-    """On a real pseudo-terminal of that width."""
+def in_terminal(
+    *arguments: str,
+    cwd: Path,
+    columns: int = 80,
+    pattern: str | None = None,
+    react: Callable[[int], None] = lambda pid: None,
+    **changes: str,
+) -> Screen:
+    """Run on a real pseudo-terminal of that width. As soon as it shows the pattern, `react` gets the process id."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(cwd)
         os.execvpe(COMMAND[0], [*COMMAND, *arguments], environment(**changes))
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     try:
-        text = _everything(terminal).decode(errors="replace")
+        text = _everything(terminal, pattern, lambda: react(pid)).decode(errors="replace")
     finally:
         os.close(terminal)
     return Screen(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text)
 
 
-def _everything(terminal: int) -> bytes:
-    """Until the other side closes, which Linux tells by an error."""
-    parts = []
+def _everything(terminal: int, pattern: str | None, react: Callable[[], None]) -> bytes:
+    """Read until the other side closes, which Linux reports as an error."""
+    parts: list[bytes] = []
     while select.select([terminal], [], [], PATIENCE_SECONDS)[0]:
         try:
             part = os.read(terminal, 65536)
@@ -177,6 +186,9 @@ def _everything(terminal: int) -> bytes:
         if not part:
             break
         parts.append(part)
+        if pattern is not None and re.search(pattern, ANY_CODE.sub("", b"".join(parts).decode(errors="replace"))):
+            pattern = None
+            react()
     return b"".join(parts)
 
 

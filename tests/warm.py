@@ -15,20 +15,13 @@ from types import TracebackType
 from driving import PATIENCE_SECONDS, environment
 
 SERVER = """
-import fcntl, json, os, pty, resource, struct, sys, termios, time, traceback
+import fcntl, json, os, pty, resource, struct, sys, termios, traceback
+sys.path.insert(0, sys.argv[2])
 from rigdyno.processes import die_with_parent
 die_with_parent(int(sys.argv[1]))
 import rigdyno.commands.infer, rigdyno.engines.blockwise.inference
 from rigdyno import cli
-from rigdyno.engines.blockwise.volumes.ome_zarr_output import OmeZarrOutput
-
-def log_writes(file, pause):
-    log, real = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), OmeZarrOutput.write
-    def write(self, box, values):
-        os.write(log, f"{os.getpid()} {box}\\n".encode())
-        time.sleep(pause)
-        real(self, box, values)
-    OmeZarrOutput.write = write
+from slow_writes import slow_writes
 
 def take(files, columns):
     if columns:
@@ -49,7 +42,7 @@ def become(asked, parent):
     if asked["largest_file"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (asked["largest_file"],) * 2)
     if asked["writes"]:
-        log_writes(asked["writes"], asked["pause"])
+        slow_writes(asked["writes"], asked["pause"], asked["fast"])
     code = 1
     try:
         code = cli.main(asked["arguments"])
@@ -114,23 +107,23 @@ class Warm:
         # One thread each, and none before the fork: it would be missing after it.
         variables = environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
         self._server = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(os.getpid())],
+            [sys.executable, "-c", SERVER, str(os.getpid()), str(Path(__file__).parent)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables, start_new_session=True,
         )  # fmt: skip
         assert self._heard() == "ready"
 
     def start(
         self, *arguments: str, cwd: Path, columns: int | None = None, hidden: tuple[str, ...] = (),
-        largest_file: int | None = None, writes: Path | None = None, pause: float = 0.0, **changes: str,
+        largest_file: int | None = None, writes: Path | None = None, pause: float = 0.0, fast: int = 0, **changes: str,
     ) -> Running:  # fmt: skip
-        """`writes` is told of each block that is written, with the process, before a pause and the writing itself."""
+        """Start `rigdyno`. With `writes`, each block is logged there, and slowed as `slow_writes` says."""
         self._started += 1
         out, err = (self._folder / f"{self._started}.{name}" for name in ("out", "err"))
         variables = environment(OMP_NUM_THREADS="1", **changes)
         asked = {
             "arguments": arguments, "cwd": str(cwd), "environment": variables, "hidden": hidden,
             "files": [os.devnull, str(out), str(err)], "columns": columns, "largest_file": largest_file,
-            "writes": str(writes) if writes else None, "pause": pause,
+            "writes": str(writes) if writes else None, "pause": pause, "fast": fast,
         }  # fmt: skip
         pid = int(self._asked(asked))
         self._alive.add(pid)

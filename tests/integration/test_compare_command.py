@@ -36,7 +36,7 @@ def old(runs):
 def test_two_real_runs_of_the_same_step(tmp_path):
     (tmp_path / "train.py").write_text(STEP)
     for seed in ("0", "1"):
-        command = ("run", "train.py:step", "--budget", "4s", "--seed", seed, "--quiet", "--out", "runs")
+        command = ("run", "train.py:step", "--steps", "50", "--seed", seed, "--quiet", "--out", "runs")
         assert rigdyno(*command, cwd=tmp_path).returncode == 0
     one, two = sorted(path.name for path in (tmp_path / "runs").glob("[!.]*.*/"))
     answer = here("compare", one, two, "--json", cwd=tmp_path)

@@ -10,7 +10,19 @@ import rigdyno as package
 from driving import cell_folders, ended, only_run, pid_of, rigdyno, started, steps_began, until
 from rigdyno.schema.samples import WARM_UP, read_rows
 
-STEP = "import time\n\n\ndef step():\n    time.sleep(0.002)\n"
+STEP = """
+import time
+from pathlib import Path
+
+calls = 0
+
+
+def step():
+    global calls
+    calls += 1
+    # Goes on, slowly, until the test has done what it wants to do.
+    time.sleep(0.6 if calls > 400 and Path("hold").exists() else 0.002)
+"""
 
 
 @pytest.fixture
@@ -36,16 +48,18 @@ def reasons(folder):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process is read from /proc")
 def test_a_worker_that_is_stopped_and_continued(folder):
-    process = started("run", "train.py:step", "--budget", "6s", cwd=folder)
+    (folder / "hold").touch()
+    process = started("run", "train.py:step", "--budget", "30s", "--steps", "600", cwd=folder)
     until(lambda: steps_began(folder / "runs"), "the worker was stepping")
     (cell,) = cell_folders(folder / "runs")
-    until(lambda: measured(cell) >= 200, "its warm-up was over")
+    until(lambda: measured(cell) >= 5, "its warm-up was over")
     worker = pid_of(cell, "rank0")
     os.kill(worker, signal.SIGSTOP)
     try:
         until(lambda: readings(cell, "worker_stopped_share").count(1.0) >= 5, "the sampler had seen it")
     finally:
         os.kill(worker, signal.SIGCONT)
+        (folder / "hold").unlink()
     code, _, err = ended(process)
     assert code == 0, err
     assert "the worker was stopped for about" in reasons(folder)["stopped"]
@@ -62,6 +76,6 @@ def test_a_clock_that_jumps(folder):
         "    time.time_ns = lambda: real() + time.calls // 200 * 3600 * 10**9\n"
     )
     (folder / "train.py").write_text(STEP + "    time.calls += 1\n")
-    answer = rigdyno("run", "train.py:step", "--budget", "5s", cwd=folder, PYTHONPATH=str(folder))
+    answer = rigdyno("run", "train.py:step", "--steps", "1000", cwd=folder, PYTHONPATH=str(folder))
     assert answer.returncode == 0, answer.stderr
     assert "doesn't agree with the wall clock" in reasons(folder)["clock_jumped"]

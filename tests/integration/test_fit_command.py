@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 
 import pytest
 
-from driving import COMMAND, environment, only_run, records, rigdyno, said_in_one_line
+from driving import here, only_run, records, said_in_one_line
+from rigdyno.plan import fit as plan_fit
 from rigdyno.schema.record import Completed, Failed, Skipped
 
 MB = 10**6
@@ -16,18 +16,12 @@ kept = []
 
 def step(size: int = 1, mode: str = "smallest") -> int:
     # Far too much from 60 on, as if another algorithm were used there.
-    wanted = size * 4_000_000 if size <= 60 else 6_000_000_000
-    kept[:] = [bytearray(wanted)]
-    kept[0][::4096] = b"x" * len(kept[0][::4096])
+    wanted = size * 4_000_000 if size <= 60 else 3_000_000_000
+    if not kept:
+        kept.append(bytearray(wanted))
+        kept[0][::4096] = b"x" * len(kept[0][::4096])
     return size
 """
-
-
-def patiently(*arguments, cwd):
-    """A search is up to ten processes, one after the other."""
-    return subprocess.run(
-        [*COMMAND, *arguments], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=900, check=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +29,9 @@ def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
     (folder / "hungry.py").write_text(HUNGRY)
     what = ("hungry.py:step", "--option", "size", "--set", "mode=largest")
-    answer = patiently("fit", *what, "--memory", "1.2GB", "--sizes", "2", cwd=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_fit, "SECONDS", 0.5)  # these tests look at the search, not at the rates
+        answer = here("fit", *what, "--memory", "1.2GB", "--sizes", "2", cwd=folder)
     return folder, answer
 
 
@@ -71,7 +67,7 @@ def test_a_run_that_lost_its_end_goes_on_where_it_was(fitted, tmp_path):
     gone = [name for name in before if "-try" not in name] + [last]
     for name in gone:
         shutil.rmtree(run.path / "cells" / name)
-    answer = patiently("run", "--resume", str(run.path), cwd=tmp_path)
+    answer = here("run", "--resume", str(run.path), cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     after = {record.cell: record.started_at for record in records(only_run(tmp_path))}
     assert all(after[name] == before[name] for name in before if name not in gone)
@@ -80,7 +76,7 @@ def test_a_run_that_lost_its_end_goes_on_where_it_was(fitted, tmp_path):
 
 def test_less_memory_than_the_process_itself_takes_is_a_clear_answer(tmp_path):
     (tmp_path / "hungry.py").write_text(HUNGRY)
-    answer = patiently("fit", "hungry.py:step", "--option", "size", "--memory", "60MB", "--sizes", "1", cwd=tmp_path)
+    answer = here("fit", "hungry.py:step", "--option", "size", "--memory", "60MB", "--sizes", "1", cwd=tmp_path)
     assert answer.returncode == 3
     *_, last = [record for record in records(only_run(tmp_path)) if record.attempt_of is None]
     assert isinstance(last.outcome, Skipped)
@@ -89,6 +85,6 @@ def test_less_memory_than_the_process_itself_takes_is_a_clear_answer(tmp_path):
 
 
 def test_nonsense_is_one_line(tmp_path):
-    answer = rigdyno("fit", "mnist_cnn", "--memory", "many", cwd=tmp_path)
+    answer = here("fit", "mnist_cnn", "--memory", "many", cwd=tmp_path)
     assert answer.returncode == 2
     said_in_one_line((answer.stdout, answer.stderr), "'many' is not a size", tmp_path)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from driving import environment, none_left, only_run, records, rigdyno, steps_began, until
+from driving import PATIENCE_SECONDS, environment, none_left, only_run, records, rigdyno, steps_began, until
 from rigdyno.schema.record import Completed, Failed
 
 TRAINING = """
@@ -79,7 +79,7 @@ def begun(folder) -> subprocess.Popen[str]:
 def test_ctrl_c_is_recorded(tmp_path):
     process = begun(tmp_path)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert "KeyboardInterrupt" in err
     (record,) = records(only_run(tmp_path))
     assert record.outcome == Failed(kind="interrupted", phase="measure", message="interrupted by Ctrl-C")
@@ -88,7 +88,7 @@ def test_ctrl_c_is_recorded(tmp_path):
 def test_a_killed_script_leaves_its_samples_and_no_sampler(tmp_path):
     process = begun(tmp_path)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_SECONDS)
     run = only_run(tmp_path)
     (cell,) = (run.path / "cells").iterdir()
     none_left(cell)

@@ -58,7 +58,7 @@ def folder(tmp_path):
 
 
 def test_what_it_counts_and_what_it_is_given(folder):
-    answer = rigdyno("run", "train.py:step", "--set", "unit=image", "--budget", "4s", cwd=folder)
+    answer = rigdyno("run", "train.py:step", "--set", "unit=image", "--steps", "50", cwd=folder)
     assert answer.returncode == 0, answer.stderr
     assert "image/s" in answer.stdout
     (record,) = records(only_run(folder))
@@ -86,9 +86,9 @@ def test_every_way_to_fail_is_told_apart_and_the_next_cell_runs(folder):
 
 def test_a_step_that_never_ends_is_stopped(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(orchestrate, "time_limit_seconds", lambda _cell: 6.0)
-    assert cli.main(["run", "train.py:never", "--budget", "4s"]) == 1
-    assert "no end after 6.0 s" in capsys.readouterr().out
+    monkeypatch.setattr(orchestrate, "time_limit_seconds", lambda _cell: 3.0)
+    assert cli.main(["run", "train.py:never"]) == 1
+    assert "no end after 3.0 s" in capsys.readouterr().out
     (record,) = records(only_run(folder))
     assert isinstance(record.outcome, Failed)
     assert record.outcome.kind == "timeout"
@@ -96,7 +96,7 @@ def test_a_step_that_never_ends_is_stopped(folder, monkeypatch, capsys):
 
 
 def test_wrong_arguments_say_what_to_try(folder):
-    answer = rigdyno("run", "train.py:misbehave", "--set", "hw=raise", "--budget", "4s", cwd=folder)
+    answer = rigdyno("run", "train.py:misbehave", "--set", "hw=raise", cwd=folder)
     assert answer.returncode == 2
     assert "no argument of misbehave named 'hw'; did you mean 'how'?" in answer.stderr
     assert not (folder / "runs").exists()
@@ -107,7 +107,7 @@ def test_the_folders_own_files_shadow_nothing(folder):
     (folder / "statistics.py").write_text("raise RuntimeError('not this one')")
     command = Path(sys.executable).with_name("rigdyno")
     answer = subprocess.run(
-        [command, "run", "train.py:step", "--budget", "4s"],
+        [command, "run", "train.py:step", "--steps", "50"],
         cwd=folder, env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert answer.returncode == 0, answer.stdout + answer.stderr

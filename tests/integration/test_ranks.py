@@ -12,7 +12,7 @@ import torch
 from torch import distributed, multiprocessing, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from driving import cell_folders, ended, none_left, only_run, pid_of, records, rigdyno, started, steps_began, until
+from driving import cell_folders, ended, none_left, only_run, rigdyno, started, steps_began, until, with_a_killed_rank
 from rigdyno import api
 from rigdyno.arrangements.ddp import Ddp, Ranks
 from rigdyno.contracts import Place, Training
@@ -23,6 +23,7 @@ from rigdyno.workloads.resnet50 import ResNet50
 
 RANKS = 2
 TINY = ["--set", "batch_size=2", "--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
+SMALL = ("allreduce", "--ranks", "2", "--set", "largest=64000")
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +168,7 @@ def ranked(tmp_path):
 
 
 def test_a_real_run_of_two_ranks(ranked):
-    result, run = ranked("resnet50", "--ranks", "2", *TINY, "--steps", "20")
+    result, run = ranked("resnet50", "--ranks", "2", *TINY, "--steps", "5")
     assert result.returncode == 0, result.stderr
     [measurement] = run.measurements
     assert isinstance(measurement.outcome, Completed)
@@ -185,16 +186,16 @@ def test_a_real_run_of_two_ranks(ranked):
 
 def test_the_same_from_python(tmp_path):
     options = {"batch_size": 2, "image_size": 32, "classes": 10, "learning_rate": 0.001}
-    run = api.run("resnet50", options=options, ranks=2, steps=5, seed=3, launcher="torchrun", out=tmp_path)
+    run = api.run("resnet50", options=options, ranks=2, steps=2, seed=3, launcher="torchrun", out=tmp_path)
     [record] = run.records
     assert isinstance(record.outcome, Completed)
     assert (record.spec.world_size, record.spec.seed, record.spec.launcher) == (2, 3, "torchrun")
-    assert record.spec.budget.max_steps == 5
+    assert record.spec.budget.max_steps == 2
     assert record.spec.options == options
 
 
 def test_an_all_reduce_of_one_rank_is_none(ranked):
-    result, run = ranked("allreduce", "--ranks", "1", "--budget", "8s")
+    result, run = ranked("allreduce", "--ranks", "1")
     assert result.returncode != 0
     outcome = run.records[0].outcome
     assert isinstance(outcome, Skipped)
@@ -202,23 +203,16 @@ def test_an_all_reduce_of_one_rank_is_none(ranked):
 
 
 def test_a_lost_rank_is_named_and_leaves_nothing_running(tmp_path):
-    process = started("run", "resnet50", "--ranks", "2", *TINY, "--budget", "60s", cwd=tmp_path)
-    until(lambda: steps_began(tmp_path / "runs", rows=3), "the ranks were stepping")
-    (cell,) = cell_folders(tmp_path / "runs")
-    os.kill(pid_of(cell, "rank1"), signal.SIGKILL)
-    code, out, _ = ended(process)
-    assert code == 1
-    [record] = records(only_run(tmp_path))
+    record = with_a_killed_rank(*SMALL, "--budget", "10m", cwd=tmp_path)
     lost = "rank 1 was lost: SIGKILL: killed from outside"
     assert record.outcome == Failed(kind="signal", phase="measure", message=lost)
-    assert "rank 1 was lost" in " ".join(out.split())
-    none_left(cell)
+    assert "rank 1 was lost" in " ".join(rigdyno("report", cwd=tmp_path).stdout.split())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_rank_outlives_rigdyno(tmp_path, number):
-    process = started("run", "resnet50", "--ranks", "2", *TINY, "--budget", "60s", cwd=tmp_path)
-    until(lambda: steps_began(tmp_path / "runs", rows=3), "the ranks were stepping")
+    process = started("run", *SMALL, "--budget", "10m", cwd=tmp_path)
+    until(lambda: steps_began(tmp_path / "runs", rows=20), "the ranks were stepping")
     (cell,) = cell_folders(tmp_path / "runs")
     os.kill(process.pid, number)
     ended(process)

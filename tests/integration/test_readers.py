@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from driving import PATIENCE_SECONDS
 from rigdyno.api import load
 from rigdyno.report.conversions import perfetto, sqlite
 from rigdyno.report.conversions._material import Converted
@@ -47,7 +48,7 @@ def test_perfetto_reads_every_slice_and_every_counter(converted, tmp_path):
         "select s.ts, s.dur from slice s where s.category in ('warm-up', 'measured') order by s.ts, s.dur",
     ]
     command = ["node", READER, folder, path, *queries]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
     slices, counters, errors, processes, steps = (json.loads(line)["rows"] for line in done.stdout.splitlines())
     assert slices == [{"n": count["X"] + count["i"]}]
     assert counters == [{"n": count["C"]}]

@@ -16,7 +16,7 @@ from rigdyno.schema.record import Completed
 from rigdyno.schema.view import View
 from rigdyno.store.folder import run_folders
 
-SMALL = ("run", "tensor_add", "--set", "size=256", "--budget", "5s")
+SMALL = ("run", "tensor_add", "--set", "size=256", "--steps", "50")
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_json_and_quiet_at_the_same_time_on_one_store(tmp_path):
 
 def test_running_from_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = package.run("tensor_add", options={"size": 128}, budget="5s", label="api")
+    run = package.run("tensor_add", options={"size": 128}, steps=50, label="api")
     assert run.path.parent == Path("runs")
     assert [type(record.outcome) for record in run.records] == [Completed]
     assert run.head.plan.label == "api"

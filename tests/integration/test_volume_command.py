@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from driving import ended, here, said_in_one_line, started, steps_began, until
+from driving import PATIENCE_SECONDS, ended, here, said_in_one_line, started, steps_began, until
 from rigdyno import api
 from rigdyno.engines.segmentation.synthetic import write_synthetic
 from rigdyno.plan.load import Request
@@ -109,7 +109,7 @@ def test_a_volume_that_can_not_be_trained_on_is_skipped_with_the_reason(tmp_path
 
 
 def test_a_loader_that_is_killed_is_a_recorded_failure_and_nothing_is_left(tmp_path):
-    process = started("run", "unet3d", *TINY, "--set", "workers=2", "--budget", "60s", "--save", "w.pt", cwd=tmp_path)
+    process = started("run", "unet3d", *TINY, "--set", "workers=2", "--budget", "10m", "--save", "w.pt", cwd=tmp_path)
     try:
         until(lambda: steps_began(tmp_path / "runs", rows=20))
         loaders = _loaders(process.pid)
@@ -121,7 +121,7 @@ def test_a_loader_that_is_killed_is_a_recorded_failure_and_nothing_is_left(tmp_p
     assert "a loader process was lost" in " ".join(output.split())
     assert not (tmp_path / "w.pt").exists()
     assert not list(tmp_path.glob(".w.pt*"))
-    _, alive = psutil.wait_procs(loaders, timeout=20)
+    _, alive = psutil.wait_procs(loaders, timeout=PATIENCE_SECONDS)
     assert not alive
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -17,6 +17,7 @@ from rigdyno.units import seconds_of_ns, show_number, show_percent
 BARS = "▁▂▃▄▅▆▇█"
 GAP = "·"  # a reading that isn't there is not a zero
 CHART_WIDTH = 30
+NOT_YET = "no reading yet"
 OWN = "worker"  # of the process that watches, and of no interest
 _ORDER: tuple[Quantity, ...] = (
     "power", "energy", "utilisation", "memory", "clock", "temperature", "fan", "throttle",
@@ -113,8 +114,15 @@ class Watched:
     def add(self, at_ns: int, values: Sequence[float], states: Sequence[str]) -> None:
         for course in self._courses:
             course.add(at_ns, fmean(values[self._all[name]] for name in course.names))
-        codes = [(channel.sensor, values[self._all[channel.name]]) for channel in self._states]
-        self._troubles = [f"{sensor}: {states[int(code)]}" for sensor, code in codes if code]
+        codes = {channel.sensor: values[self._all[channel.name]] for channel in self._states}
+        troubles = {sensor: states[int(code)] for sensor, code in codes.items() if code}
+        self._troubles = [f"{sensor}: {trouble}" for sensor, trouble in (troubles | self._awaited(troubles)).items()]
+
+    def _awaited(self, troubles: Container[str]) -> dict[str, str]:
+        """Return the probes that have not delivered a first reading, except those that are in trouble anyway."""
+        sensors = dict.fromkeys(course.channel.sensor for course in self._courses)
+        heard = {course.channel.sensor for course in self._courses if not math.isnan(course.newest)}
+        return {sensor: NOT_YET for sensor in sensors if sensor not in heard and sensor not in troubles}
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Of each channel that has a value its name, its chart and the value."""
@@ -125,7 +133,7 @@ class Watched:
         ]
 
     def line(self, time: str) -> str:
-        """One reading; what has no value is left out."""
+        """Return one reading as text. A channel without a value is left out; a probe without any is named."""
         known = [course for course in self._courses if not math.isnan(course.newest)]
         parts = [f"{course.title} {course.text()}" for course in known] + self._troubles
         return f"{time} {'; '.join(parts) or 'nothing can be read'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rigdyno.contracts import Options, Place, Requirement, Steps, Training
@@ -118,6 +119,8 @@ class MadeUpSteps:
         made_up.allocate(-3000)
 
         def step() -> None:
+            while made_up.threads == 2 and Path("hold").exists():
+                time.sleep(0.05)  # a test wants to find this process at work
             if self.fills_up:
                 raise RuntimeError("the dream is full")
             made_up.allocate(500)

@@ -25,7 +25,7 @@ def test_a_chart_begins_at_zero_and_a_reading_that_is_missing_is_a_gap():
 
 @pytest.fixture
 def watched():
-    return Watched([POWER, COUNTER, PACKAGE, *CORES, STATE, OTHER], {"rapl": "why; fix"})
+    return Watched([POWER, COUNTER, PACKAGE, *CORES, STATE, OTHER], {"ina3221": "why; fix"})
 
 
 def test_a_counter_is_shown_as_power_and_a_card_with_both_once(watched):
@@ -38,8 +38,19 @@ def test_a_counter_is_shown_as_power_and_a_card_with_both_once(watched):
 def test_a_slow_sensor_keeps_its_last_value_and_a_probe_in_trouble_is_named(watched):
     watched.add(0, [200.0, 1.0, 2.0, 0, 0, 0, 0, 0.0, 0.0], STATES)
     watched.add(10**9, [math.nan, math.nan, math.nan, 0, 0, 0, 0, 1.0, 0.0], STATES)
-    assert watched.line("t") == "t power gpu0 200 W; usage of 4 cores 0.0 %; nvml: blocked"
-    assert watched.notes() == ["nvml: blocked", "rapl: why; fix"]
+    assert watched.line("t") == "t power gpu0 200 W; usage of 4 cores 0.0 %; nvml: blocked; rapl: no reading yet"
+    assert watched.notes() == ["nvml: blocked", "rapl: no reading yet", "ina3221: why; fix"]
+
+
+def test_a_line_names_each_probe_that_has_not_delivered_a_first_reading(watched):
+    unread = [math.nan] * 7
+    watched.add(0, [*unread, 0.0, 0.0], STATES)
+    assert watched.line("t") == "t nvml: no reading yet; rapl: no reading yet; host: no reading yet"
+    watched.add(10**9, [200.0, 1.0, *unread[2:], 0.0, 0.0], STATES)
+    assert watched.line("t") == "t power gpu0 200 W; rapl: no reading yet; host: no reading yet"
+    for second in (2, 3):
+        watched.add(second * 10**9, [math.nan, 1.0, 2.0, 0, 0, 0, 0, 0.0, 0.0], STATES)
+    assert watched.line("t") == "t power gpu0 200 W; power package0 0 W; usage of 4 cores 0.0 %"
 
 
 def test_a_machine_without_any():
