@@ -19,19 +19,31 @@ from types import SimpleNamespace
 from unittest import mock
 
 import msgspec
+import numpy as np
 import psutil
 
 from rigdyno import catalogue, cli
 from rigdyno.clock import SystemClock, utc_now
-from rigdyno.contracts import Unavailable
+from rigdyno.contracts import Exit, Left, Unavailable
 from rigdyno.probes._meters import reads_power
 from rigdyno.rig.devices import accelerators_here
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
+from rigdyno.runner.collect import Ending, measured_record
+from rigdyno.runner.pairs import PairRun
+from rigdyno.runner.sessions import open_sessions
+from rigdyno.schema.channel import Channel
+from rigdyno.schema.layout import CellFolder
+from rigdyno.schema.participant import on_node, ranks_among
+from rigdyno.schema.record import WorkerReport
+from rigdyno.schema.samples import PHASES, STEP_FIELDS, WARM_UP, Header, RowFile, telemetry_header
 from rigdyno.schema.spec import RunSpec
-from rigdyno.schema.system import Cache, Cpu, Environment, GitState, System
+from rigdyno.schema.system import Accelerator, Cache, Cpu, Environment, GitState, System
+from rigdyno.store.files import write_json
 from rigdyno.workloads._mnist import missing_file
-from support import NOW, ManualClock
+from scripted_workloads import LEAST_STEPS, MOST_STEPS, Asked, Script, random_for, script_process
+from stored_duels import write_turns
+from support import NOW, ManualClock, rows_path
 
 GB = 10**9
 SYSTEM = System(
@@ -54,6 +66,7 @@ SYSTEM = System(
     kernel="6.1.0",
     architecture="x86_64",
 )
+CARD = Accelerator(kind="cuda", name="Scripted GPU 24GB", memory_bytes=24 * GB, capability="8.6")
 ENVIRONMENT = Environment(
     python="3.11.7",
     packages={"rigdyno": "0.1.0", "torch": "2.13.0", "numpy": "2.3.0", "tensorflow-cpu": "2.20.0", "opacus": "1.5.4"},
@@ -83,16 +96,19 @@ def compute_key(document: dict) -> str:
     return msgspec.convert(document, RunSpec).key()
 
 
-def run_cli(*arguments: str, folder: Path, code: int = 0, errors: bool = False) -> str:
+def run_cli(
+    *arguments: str, folder: Path, code: int | None = 0, errors: bool = False, slower: float = 1.0, cards: int = 0
+) -> str:
     """Run `rigdyno` in that folder on the scripted machine, and return what it prints on standard output.
 
-    With `errors`, return what it prints on standard error.
+    `code` is the expected exit code; None accepts any. With `errors`, return what it prints on standard error.
+    The machine may be `slower`, and may have GPUs (`cards`).
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with scripted_machine(), _working_in(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with scripted_machine(slower, cards), _working_in(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         found = cli.main(arguments)
     said = err.buffer.getvalue().decode()
-    assert found == code, f"exit code {found}: {said}"
+    assert code in (found, None), f"exit code {found}: {said}"
     return said if errors else out.buffer.getvalue().decode()
 
 
@@ -112,7 +128,7 @@ def _working_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def scripted_machine() -> Iterator[None]:
+def scripted_machine(slower: float = 1.0, cards: int = 0) -> Iterator[None]:
     """Replace everything that looks at the real machine, its clock or its packages."""
     clock = ManualClock()
     disk = DiskUsage(total=500 * GB, used=400 * GB, free=100 * GB)
@@ -122,18 +138,20 @@ def scripted_machine() -> Iterator[None]:
         stack.enter_context(mock.patch.object(psutil, "virtual_memory", return_value=memory))
         for name in ("now_ns", "wall_ns", "sleep"):
             stack.enter_context(mock.patch.object(SystemClock, name, staticmethod(getattr(clock, name))))
-        for original, replacement in _replacements().items():
+        for original, replacement in _replacements(slower, cards).items():
             stack.enter_context(_replaced_everywhere(original, replacement))
         yield
 
 
-def _replacements() -> dict:
+def _replacements(slower: float, cards: int) -> dict:
     return {
-        accelerators_here: lambda: (),
+        accelerators_here: lambda: (CARD,) * cards,
         catalogue.missing: _find_missing,
         describe_environment: lambda *_: ENVIRONMENT,
         describe_system: lambda accelerators=(), *_: msgspec.structs.replace(SYSTEM, accelerators=accelerators),
         missing_file: lambda _: None,  # Fashion-MNIST counts as installed
+        open_sessions: lambda *_, **__: ScriptedSessions(slower),
+        PairRun: ScriptedPair,
         reads_power: lambda _: True,
         utc_now: lambda: NOW,
     }
@@ -160,3 +178,260 @@ def _swap(old, new) -> None:
         for name, value in list(vars(module).items()):
             if value is old:
                 setattr(module, name, new)
+
+
+class ScriptedSessions:
+    """Starts processes that write at once what a real worker and a real sampler would leave."""
+
+    def __init__(self, slower: float) -> None:
+        self.slower = slower
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def of(self, cell):
+        return self
+
+    def is_lost(self, cell):
+        return False
+
+    def start(self, cell, folder):
+        return ScriptedLaunch(cell, folder, self.slower)
+
+
+class ScriptedLaunch:
+    def __init__(self, cell, folder: Path, slower: float) -> None:
+        self.cell, self.folder = cell, CellFolder(folder)
+        self.asked = describe_request(cell)
+        self.script = script_process(self.asked, slower)
+        began_ns = SystemClock.now_ns()
+        SystemClock.sleep(self.script.start_seconds)
+        self._step()
+        evaluation = self.script.quality.get("evaluation_seconds", 0.0)
+        SystemClock.sleep(evaluation + 0.5)
+        for participant in cell.participants:
+            if participant.rank is None:
+                self._sample(participant, began_ns)
+
+    def wait(self, seconds: float) -> bool:
+        return True
+
+    def stop(self) -> None:
+        raise AssertionError("a scripted process is over at once")
+
+    def collect(self) -> Left:
+        failed = int(self.script.failure is not None)
+        ranks = {rank.id for rank in ranks_among(self.cell.participants)}
+        codes = {each.id: (-self.script.signal or failed) if each.id in ranks else 0 for each in self.cell.participants}
+        nodes = self.cell.spec.nodes
+        return Left(exits=[Exit(code, name) for name, code in codes.items()], nodes=[SYSTEM] * nodes * (nodes > 1))
+
+    def _step(self) -> None:
+        """Write the steps, the phases and the report of every rank, and move the clock to the end of the steps."""
+        began_ns = SystemClock.now_ns()
+        self.rows = make_steps(self.script, self.asked, self.cell.spec.budget, began_ns)
+        for rank in ranks_among(self.cell.participants):
+            header = Header(fields=STEP_FIELDS, kinds=tuple(self.script.kinds), participant=rank)
+            write_rows(rows_path(self.folder.path, name=rank.id), header, self.rows)
+            if self.script.phases:
+                header = Header(fields=STEP_FIELDS, kinds=PHASES, participant=rank)
+                phases = make_phases(self.rows, share_phases(self.script.phases, rank.rank))
+                write_rows(rows_path(self.folder.path, "phases", rank.id), header, phases)
+            if not self.script.signal:
+                write_json(self.folder.participant(rank.id).report, make_report(self.script, self.cell.spec))
+        self.ended_ns = int(self.rows["end_ns"][-1])
+        SystemClock.sleep((self.ended_ns - began_ns) / 1e9)
+
+    def _sample(self, sampler, began_ns: int) -> None:
+        ranks = len(ranks_among(on_node(self.cell.participants, sampler.node)))
+        window = (began_ns, int(self.rows["start_ns"][0]), self.ended_ns, SystemClock.now_ns())
+        rows = make_telemetry(self.script, self.asked, ranks, window)
+        path = rows_path(self.folder.path, "telemetry", sampler.id)
+        write_rows(path, telemetry_header(CHANNELS, sampler, {"nvml": "no NVIDIA driver here"}), rows)
+
+
+class ScriptedPair:
+    """Stands for two processes that take turns. The second is faster or slower by a fixed ratio."""
+
+    RATIOS = (0.968, 0.971, 0.969, 0.966, 0.972, 0.968, 0.97, 0.967)
+    OWN_RATIOS = (1.006, 0.995, 1.004, 0.993)
+
+    def __init__(self, head, run, cells, folders, observer, clock, limit_seconds) -> None:
+        self.head, self.run, self.cells, self.folders = head, run, cells, folders
+
+    def measure(self):
+        ratios = self.OWN_RATIOS if self.head.plan.duel.self_duel else self.RATIOS
+        SystemClock.sleep(sum(cell.seconds for cell in self.cells))
+        records = []
+        for cell, folder in zip(self.cells, self.folders, strict=True):
+            write_turns(rows_path(folder), ratios[(cell.pair - 1) % len(ratios)] if cell.arm == "b" else 1.0)
+            report = make_report(script_process(describe_request(cell)), cell.spec)
+            write_json(CellFolder(folder).participant("rank0").report, report)
+            left = Left(exits=[Exit(0, "rank0")])
+            records.append(measured_record(self.head, self.run, cell, folder, Ending(left)))
+        return tuple(records)
+
+
+def describe_request(cell) -> Asked:
+    """Return what a cell asks for, as plain values."""
+    spec = cell.spec
+    return Asked(
+        workload=spec.workload,
+        options=spec.resolved,
+        update=spec.update,
+        arrangement=spec.arrangement,
+        ranks=len(ranks_among(cell.participants)) or spec.world_size,
+        repeat=cell.repeat,
+        seed=spec.seed,
+        steps=spec.budget.job_steps or spec.budget.max_steps,
+        items=spec.budget.job_items,
+        is_try=cell.attempt_of is not None,
+        is_soak=spec.budget.stop == "clock",
+        allowed_bytes=cell.allowed_bytes,
+    )
+
+
+def make_report(script: Script, spec) -> WorkerReport:
+    if script.failure is None:
+        outcome = {"type": "completed", "quality": dict(script.quality)}
+    else:
+        kind, phase, message = script.failure
+        outcome = {"type": "failed", "kind": kind, "phase": phase, "message": message}
+    environment = msgspec.structs.replace(
+        ENVIRONMENT, threads=spec.threads or 2, framework={"torch": "2.13.0+cpu", "cpu_capability": "AVX2"}
+    )
+    document = {
+        "outcome": outcome,
+        "facts": {
+            "unit": script.unit,
+            "per_item": dict(script.per_item),
+            "epoch_items": script.epoch_items,
+            "settled": dict(script.settled),
+            "notes": list(script.notes),
+        },
+        "environment": msgspec.to_builtins(environment),
+        "peak_memory_bytes": script.memory_bytes,
+        "start_seconds": script.start_seconds,
+    }
+    return msgspec.convert(document, WorkerReport)
+
+
+def make_steps(script: Script, asked: Asked, budget, began_ns: int):
+    """Return the rows of one rank: a slow warm-up, then steps that differ a little."""
+    kinds = list(script.kinds.values())
+    count = count_steps(script, asked, budget)
+    uniform = random_for(asked, "steps").random
+    warm_up = min(5, count // 3)
+    rows = np.zeros(count * len(kinds), dtype=list(STEP_FIELDS))
+    at_ns = began_ns
+    for number in range(len(rows)):
+        turn, kind = divmod(number, len(kinds))
+        ms, items = kinds[kind]
+        noise = script.spread * (uniform() + uniform() - 1.0)
+        slower = 1.6 - 0.1 * turn if turn < warm_up else disturb(script.trouble, turn / count)
+        end_ns = at_ns + round(1e6 * ms * slower * (1 + noise))
+        rows[number] = (at_ns, end_ns, items, 1, kind, WARM_UP if turn < warm_up else 0)
+        at_ns = end_ns
+    return rows
+
+
+def disturb(trouble: str, progress: float) -> float:
+    """Return how many times longer a step takes that far into the run."""
+    if trouble == "drifting":
+        return 1 + 0.08 * progress
+    if trouble == "throttled":
+        return 1.0 if progress < 0.4 else 1.9
+    if trouble == "warming":
+        return 1 + 0.5 * progress * progress
+    return 1.0
+
+
+def count_steps(script: Script, asked: Asked, budget) -> int:
+    if script.steps is not None:
+        return script.steps
+    if asked.steps is not None:
+        return asked.steps + (2 if asked.is_try else 0)
+    round_seconds = sum(ms for ms, _ in script.kinds.values()) / 1e3
+    if asked.items is not None:
+        return -(-asked.items // round(sum(items for _, items in script.kinds.values())))
+    count = int(0.85 * budget.seconds / round_seconds)
+    return count if asked.is_soak else max(LEAST_STEPS, min(MOST_STEPS, count))
+
+
+def share_phases(shares, rank: int) -> dict[str, float]:
+    """Return the shares of one rank: the later ones compute longer, and wait less for the others."""
+    more = 0.012 * rank if "communication" in shares else 0.0
+    changes = {"forward": more, "communication": -more}
+    return {phase: share + changes.get(phase, 0.0) for phase, share in shares.items()}
+
+
+def make_phases(steps, shares):
+    """Return the rows of the phases, one after the other in every step."""
+    lengths = steps["end_ns"] - steps["start_ns"]
+    rows = np.zeros((len(steps), len(shares)), dtype=list(STEP_FIELDS))
+    done = 0.0
+    for column, (phase, share) in enumerate(shares.items()):
+        rows["start_ns"][:, column] = steps["start_ns"] + np.round(done * lengths).astype(np.int64)
+        rows["end_ns"][:, column] = steps["start_ns"] + np.round((done + share) * lengths).astype(np.int64)
+        rows["kind"][:, column] = PHASES.index(phase)
+        done += share
+    rows["steps"] = 1
+    return rows.reshape(-1)
+
+
+CHANNELS = (
+    *(Channel(f"cpu{core}", "share", "utilisation", device=f"cpu{core}", sensor="host") for core in (0, 1)),
+    Channel("steal_share", "share", sensor="host"),
+    Channel("frequency_mhz", "MHz", "clock", device="cpu", sensor="host"),
+    Channel("run_queue_wait_share", "share", sensor="host"),
+    Channel("worker_cpu_share", "share", sensor="host"),
+    Channel("psi_memory_some", "share", sensor="host"),
+    Channel("worker_memory_bytes", "B", "memory", device="worker", sensor="host"),
+    Channel("temperature_c", "C", "temperature", device="cpu", sensor="host"),
+    Channel("worker_stopped_share", "share", sensor="host"),
+    Channel("throttled_share", "share", sensor="host"),
+    Channel("package0_energy_joules", "J", "energy", "counter", "package0", "", "package", "whole", 0.001, "rapl"),
+    Channel("VDD_IN_w", "W", "power", device="board", rail="VDD_IN", scope="board", extent="whole", sensor="ina3221"),
+)
+
+
+def make_telemetry(script: Script, asked: Asked, ranks: int, window: tuple[int, int, int, int]):
+    """Return a reading every half second: from the start of the processes to their end."""
+    began_ns, first_ns, last_ns, ended_ns = window
+    at_ns = np.arange(began_ns, ended_ns + 500_000_001, 500_000_000)
+    uniform = random_for(asked, "telemetry").random
+    rows = np.zeros(len(at_ns), dtype=[("at_ns", "<i8"), *((channel.name, "<f8") for channel in CHANNELS)])
+    joules = 1000.0
+    for number, now_ns in enumerate(at_ns.tolist()):
+        stepping = first_ns <= now_ns <= last_ns
+        watts = (script.watts if stepping else 14.0) * (1 + 0.04 * (uniform() - 0.5))
+        joules += 0.5 * watts
+        idle = script.unit == "pause" or not stepping
+        own = 0.02 if idle else min(2.0, 0.97 * max(ranks, 1 if ranks > 1 else 2))
+        other = 0.8 if stepping and script.trouble == "neighbour" else 0.01
+        rows[number] = (
+            now_ns,
+            min(1.0, (own + other) / 2 + 0.02 * uniform()),
+            min(1.0, (own + other) / 2 + 0.02 * uniform()),
+            0.001,
+            3400.0 + 20.0 * uniform(),
+            0.4 if other > 0.5 else 0.004,
+            own - (other if other > 0.5 else 0.0),
+            0.0,
+            float(script.memory_bytes),
+            51.0 + 6.0 * uniform(),
+            0.03 if script.trouble == "stopped" and stepping else 0.0,
+            0.0,
+            joules,
+            watts + 6.0,
+        )
+    return rows
+
+
+def write_rows(path: Path, header: Header, rows) -> None:
+    file = RowFile(path, header)
+    file.append(rows.tobytes())
+    file.close()
