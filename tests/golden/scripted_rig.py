@@ -15,18 +15,24 @@ from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from unittest import mock
 
 import msgspec
 import numpy as np
 import psutil
+from scripted_workloads import LEAST_STEPS, MOST_STEPS, Asked, Script, random_for, script_process
 
 from rigdyno import catalogue, cli
 from rigdyno.clock import SystemClock, utc_now
 from rigdyno.contracts import Exit, Left, Unavailable
-from rigdyno.probes._meters import reads_power
-from rigdyno.rig.devices import accelerators_here
+from rigdyno.launchers._node import NodeSampler
+from rigdyno.probes._meters import installed, reads_power
+from rigdyno.processes import peak_memory_bytes
+from rigdyno.rig._files import read_text
+from rigdyno.rig.child import ChildEnd, run_snippet
+from rigdyno.rig.devices import Found, accelerators_here, find_accelerators, loaded_frameworks
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
 from rigdyno.runner.collect import Ending, measured_record
@@ -41,7 +47,6 @@ from rigdyno.schema.spec import RunSpec
 from rigdyno.schema.system import Accelerator, Cache, Cpu, Environment, GitState, System
 from rigdyno.store.files import write_json
 from rigdyno.workloads._mnist import missing_file
-from scripted_workloads import LEAST_STEPS, MOST_STEPS, Asked, Script, random_for, script_process
 from stored_duels import write_turns
 from support import NOW, ManualClock, rows_path
 
@@ -76,6 +81,7 @@ ENVIRONMENT = Environment(
     load_average=0.1,
     rigdyno_git=GitState(commit="0123456789abcdef0123456789abcdef01234567", dirty=False),
 )
+FRAMEWORK = {"torch": "2.13.0+cpu", "cpu_capability": "AVX2"}
 MISSING_MODULE = "horovod"  # every other optional package counts as installed
 
 DiskUsage = namedtuple("DiskUsage", ("total", "used", "free"))
@@ -105,7 +111,12 @@ def run_cli(
     The machine may be `slower`, and may have GPUs (`cards`).
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with scripted_machine(slower, cards), _working_in(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        scripted_machine(slower, cards),
+        _working_in(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         found = cli.main(arguments)
     said = err.buffer.getvalue().decode()
     assert code in (found, None), f"exit code {found}: {said}"
@@ -136,6 +147,7 @@ def scripted_machine(slower: float = 1.0, cards: int = 0) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(shutil, "disk_usage", return_value=disk))
         stack.enter_context(mock.patch.object(psutil, "virtual_memory", return_value=memory))
+        stack.enter_context(mock.patch.object(os, "statvfs", return_value=SimpleNamespace(f_blocks=64, f_frsize=10**6)))
         for name in ("now_ns", "wall_ns", "sleep"):
             stack.enter_context(mock.patch.object(SystemClock, name, staticmethod(getattr(clock, name))))
         for original, replacement in _replacements(slower, cards).items():
@@ -149,10 +161,17 @@ def _replacements(slower: float, cards: int) -> dict:
         catalogue.missing: _find_missing,
         describe_environment: lambda *_: ENVIRONMENT,
         describe_system: lambda accelerators=(), *_: msgspec.structs.replace(SYSTEM, accelerators=accelerators),
+        find_accelerators: lambda: Found(threads=2, versions=FRAMEWORK),
+        installed: lambda _: {name: ScriptedProbe(name) for name in catalogue.names("probe")},
+        loaded_frameworks: lambda: [],
         missing_file: lambda _: None,  # Fashion-MNIST counts as installed
+        NodeSampler: ScriptedSampler,
         open_sessions: lambda *_, **__: ScriptedSessions(slower),
         PairRun: ScriptedPair,
+        peak_memory_bytes: lambda: 1_150_000_000,
+        read_text: lambda _: "always [madvise] never",  # whether there are huge pages
         reads_power: lambda _: True,
+        run_snippet: try_snippet,
         utc_now: lambda: NOW,
     }
 
@@ -275,6 +294,115 @@ class ScriptedPair:
         return tuple(records)
 
 
+PROBES = {  # NaN: this channel can't be read
+    "host": {
+        **{"cpu0": 0.5, "cpu1": 0.5, "steal_share": 0.002, "frequency_mhz": np.nan, "run_queue_wait_share": 0.09},
+        **{"worker_cpu_share": 1.9, "psi_cpu_some": 0.08, "psi_memory_some": 0.0, "psi_io_some": 0.01},
+        "temperature_c": np.nan,
+    },
+    "ina3221": {"VDD_IN_w": 17.5},
+    "rapl": {"package0_energy_joules": 1234.5},
+}
+
+
+class ScriptedProbe:
+    """Has the summary and the hints of a real probe. The host, RAPL and INA3221 can be read, NVML and others can't."""
+
+    def __init__(self, name: str) -> None:
+        real = catalogue.load("probe", name)
+        self.name, self.hints, self.__doc__ = name, real.hints, real.__doc__
+
+    def availability(self):
+        if self.name in PROBES:
+            return None
+        return Unavailable(f"there is no scripted {self.name}", "install it" if self.name == "nvml" else None)
+
+    def open(self, pids):
+        return [Channel(name, "share", sensor=self.name) for name in PROBES[self.name]]
+
+    def read(self):
+        return list(PROBES[self.name].values())
+
+    def close(self):
+        return None
+
+
+def try_snippet(snippet: str, seconds: float, variables=None) -> ChildEnd:
+    """Pretend to run the code of a trap: fp16 needs older instructions, and there is no compiler."""
+    if "torch.float16" in snippet:
+        return ChildEnd(0 if variables == {"ONEDNN_MAX_CPU_ISA": "AVX2"} else -4)
+    if "torch.compile" in snippet:
+        return ChildEnd(1, errors="InvalidCxxCompiler: No working C++ compiler found")
+    return ChildEnd(0, output="0.0 0.97" if "huge_bytes" in snippet else "")
+
+
+class ScriptedSampler:
+    """The sampler of a run in this process: it leaves no telemetry."""
+
+    def __init__(self, part) -> None:
+        self.name = part.sampler.id
+
+    def stop(self):
+        return [Exit(0, self.name)]
+
+
+@contextmanager
+def scripted_inference() -> Iterator[None]:
+    """Replace the engine behind `rigdyno infer`."""
+    from rigdyno.engines.blockwise.inference import Inference
+
+    with _replaced_everywhere(Inference, ScriptedInference):
+        yield
+
+
+class ScriptedInference:
+    """Predicts 24 blocks of a volume, of which the last can't be read, on the manual clock."""
+
+    device, mask, is_begun = "cpu", None, False
+    volume = SimpleNamespace(channels=1, dtype=np.dtype("uint8"))
+    loaded = SimpleNamespace(name="net.pt2", model=SimpleNamespace(identity=lambda: "0123456789abcdef" * 4))
+
+    def __init__(self, job) -> None:
+        self.job = job
+
+    def plan(self):
+        from rigdyno.engines.blockwise import Plan
+        from rigdyno.engines.blockwise.normalising import Normalisation
+
+        return Plan(
+            shape=(150, 1000, 2000), channels=3, block=(50, 500, 500), halo=(4, 16, 16), exact_halo=(12, 48, 48),
+            halo_error=0.0042, halo_mean_error=0.00017, halo_places=12, backend="torch", alike=False, blocks=24,
+            recomputation=1.234, products=10**12, memory_bytes=3_210_000_000, output_bytes=9 * 10**8, seconds=125.0,
+            normalisation=Normalisation((99.5,), (20.25,), "256 places (0.67 of the volume)"),
+            remarks=("the answer depends on how the volume is cut: it has InstanceNorm or GroupNorm",),
+        )  # fmt: skip
+
+    def run(self, watch, *, waiting):
+        from rigdyno.engines.blockwise import Done
+        from rigdyno.engines.blockwise.boxes import Box
+        from rigdyno.engines.blockwise.journal import Counts
+        from rigdyno.engines.blockwise.watching import Failure, Summary
+
+        plan, uniform = self.plan(), Random("infer").random
+        watcher = watch(plan, False)
+        watcher.started(Counts(to_do=22, done=1, skipped=1, failed=0))
+        boxes = [Box((z, y, x), (z + 50, y + 500, x + 500)) for z in (0, 50, 100) for y in (0, 500) for x in X_STARTS]
+        for box in boxes[2:23]:
+            SystemClock.sleep(5.0 * (1 + 0.05 * (uniform() - 0.5)))
+            watcher.block_done(box, 0.4, 4.3, 0.3)
+        error = ValueError("a chunk is damaged")
+        watcher.block_failed(boxes[23], error)
+        summary = Summary(
+            done=21, skipped=0, failed=1, failures=(Failure(boxes[23], str(error)),), missing=2, voxels=21 * 12_500_000,
+            predict_seconds=90.0, input_wait_seconds=9.0, writer_wait_seconds=6.0, wall_seconds=105.0,
+        )  # fmt: skip
+        watcher.over(summary)
+        return Done(plan, summary, Counts(to_do=0, done=22, skipped=1, failed=1), 1234, 0)
+
+
+X_STARTS = (0, 500, 1000, 1500)
+
+
 def describe_request(cell) -> Asked:
     """Return what a cell asks for, as plain values."""
     spec = cell.spec
@@ -300,9 +428,7 @@ def make_report(script: Script, spec) -> WorkerReport:
     else:
         kind, phase, message = script.failure
         outcome = {"type": "failed", "kind": kind, "phase": phase, "message": message}
-    environment = msgspec.structs.replace(
-        ENVIRONMENT, threads=spec.threads or 2, framework={"torch": "2.13.0+cpu", "cpu_capability": "AVX2"}
-    )
+    environment = msgspec.structs.replace(ENVIRONMENT, threads=spec.threads or 2, framework=FRAMEWORK)
     document = {
         "outcome": outcome,
         "facts": {
@@ -335,7 +461,7 @@ def make_steps(script: Script, asked: Asked, budget, began_ns: int):
         end_ns = at_ns + round(1e6 * ms * slower * (1 + noise))
         rows[number] = (at_ns, end_ns, items, 1, kind, WARM_UP if turn < warm_up else 0)
         at_ns = end_ns
-    return rows
+    return rows[rows["end_ns"] <= began_ns + 1e9 * budget.seconds] if asked.is_soak else rows
 
 
 def disturb(trouble: str, progress: float) -> float:

@@ -15,6 +15,7 @@ TENSOR_BYTES = 12288 * 12288 * 4
 FORWARD_BACKWARD = {"data": 0.02, "forward": 0.31, "backward": 0.6, "optimizer": 0.065}
 TOGETHER = {"data": 0.02, "forward": 0.27, "backward": 0.52, "communication": 0.13, "optimizer": 0.055}
 FASHION = ("Fashion-MNIST", "all images lie in memory: loading isn't measured")
+OUT_OF_MEMORY = ("out_of_memory", "measure", "RuntimeError: can't allocate memory")
 LEAST_STEPS, MOST_STEPS = 16, 300  # in any case, and unless it is a job or a soak
 
 
@@ -76,7 +77,11 @@ def _tensor_add(asked: Asked) -> Script:
     variant, size = asked.options.get("variant", "as_published"), asked.options.get("size", 12288)
     tensors, ms = {"as_published": (2, 118.0), "as_intended": (8, 655.0), "corrected": (3, 171.0)}[variant]
     share = (size / 12288) ** 2
-    trouble = "throttled" if asked.is_soak else {("as_intended", 2): "neighbour", ("corrected", 3): "drifting"}.get((variant, asked.repeat), "")
+    trouble = (
+        "throttled"
+        if asked.is_soak
+        else {("as_intended", 2): "neighbour", ("corrected", 3): "drifting"}.get((variant, asked.repeat), "")
+    )
     script = Script(
         unit="iteration",
         kinds={"step": (ms * share, 1.0)},
@@ -174,7 +179,8 @@ def _mnist(asked: Asked) -> Script:
     batch = asked.options.get("batch_size") or 64  # 0: the usual one
     private = asked.update != "plain"
     ms = (0.31 if private else 0.165) * batch * (1.12 if tensorflow else 1.0) + 2.0
-    ms *= 1.0 if asked.ranks == 1 else 1.09
+    ms *= (1.0 if asked.ranks == 1 else 1.09) * (1 + batch / 20_000)  # large batches leave the caches
+    memory = 300_000_000 + (700_000 if private else 90_000) * batch + 5 * batch**2
     first = 2.31 + 0.004 * asked.repeat
     quality = {"loss_finite": True, "first_loss": first, "last_loss": 0.52, "accuracy": 0.846 - 0.006 * asked.ranks}
     return Script(
@@ -191,8 +197,9 @@ def _mnist(asked: Asked) -> Script:
         },
         notes=FASHION,
         quality={**quality, "evaluation_seconds": 0.9},
-        memory_bytes=300_000_000 + (700_000 if private else 90_000) * batch,
+        memory_bytes=memory,
         watts=30.0 + 8.0 * asked.ranks,
+        failure=OUT_OF_MEMORY if asked.allowed_bytes and memory > 1.12 * asked.allowed_bytes else None,
     )
 
 
@@ -268,7 +275,7 @@ def _efficientnet(asked: Asked) -> Script:
         watts=52.0,
     )
     if asked.is_try and asked.allowed_bytes is not None and memory > 1.12 * asked.allowed_bytes:
-        return replace(script, failure=("out_of_memory", "measure", "RuntimeError: can't allocate memory"))
+        return replace(script, failure=OUT_OF_MEMORY)
     if asked.is_try:
         return script
     if asked.update == "dp_expanded":

@@ -1,7 +1,6 @@
 """Every golden file on disk belongs to a test."""
 
 import importlib
-from pathlib import Path
 
 from golden_files import FOLDER, declared_files
 
@@ -15,7 +14,7 @@ def test_no_golden_file_is_stale():
 
 
 def test_golden_files_stay_small():
-    sizes = {path: path.stat().st_size for path in declared_files()}
-    large = {Path(path).name: size for path, size in sizes.items() if size > 150_000}
-    assert large == {}
+    """A diff of a larger one is read by nobody."""
+    sizes = {path.name: path.stat().st_size for path in declared_files() if path.exists()}
+    assert {name: size for name, size in sizes.items() if size > 150_000} == {}
     assert sum(sizes.values()) < 1_500_000

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from golden_files import check_golden, declare, format_json
-from scripted_rig import run_cli
+from scripted_rig import run_cli, scripted_inference
 
 RUNS = {
     "quick": (),
@@ -24,7 +24,7 @@ RUNS = {
 }
 EXIT_CODES = {"device": 1, "workload": 1}
 declare(f"views/{name}.{form}" for name in RUNS for form in ("txt", "json"))
-declare(["views/device_progress.txt", "views/workload_show.txt"])
+declare(["views/workload_progress.txt", "views/workload_show.txt"])
 
 
 @pytest.fixture
@@ -41,13 +41,9 @@ def test_view_of_a_run_is_unchanged(name, folder):
     check_golden(f"views/{name}.json", format_json(run_cli("report", "--format", "json", folder=folder)))
 
 
-def test_progress_lines_of_a_run_are_unchanged(folder):
-    text = run_cli(*RUNS["device"], folder=folder, code=1, errors=True)
-    check_golden("views/device_progress.txt", text)
-
-
-def test_everything_about_a_run_is_unchanged(folder):
-    run_cli(*RUNS["workload"], folder=folder, code=1)
+def test_progress_and_details_of_a_run_are_unchanged(folder):
+    progress = run_cli(*RUNS["workload"], folder=folder, code=1, errors=True)
+    check_golden("views/workload_progress.txt", progress)
     check_golden("views/workload_show.txt", run_cli("show", folder=folder))
 
 
@@ -82,15 +78,16 @@ declare(f"views/{name}.{form}" for name in ("compare", "leaderboard") for form i
 
 def test_view_of_a_comparison_is_unchanged(folder):
     """The second run has the same name, so its folder gets a number."""
-    run_cli("run", "device", folder=folder, code=1)
-    run_cli("run", "device", folder=folder, code=1, slower=1.06)
-    names = ("device.20260102-030405", "device.20260102-030405-2")
+    asked = ("run", "tensor_add", "--sweep", "variant=as_published,as_intended,corrected", "--repeat", "3")
+    run_cli(*asked, folder=folder)
+    run_cli(*asked, folder=folder, slower=1.06)
+    names = ("tensor_add.20260102-030405", "tensor_add.20260102-030405-2")
     check_both_forms("views/compare", ("compare", *names, "--fail-on", "slower=3%"), folder, code=4)
 
 
 def test_view_of_the_leaderboard_is_unchanged(folder):
-    run_cli(*RUNS["device"], folder=folder, code=1)
-    run_cli("run", "device", "--label", "old box", folder=folder, code=1, slower=2.5)
+    run_cli("--label", "my box", folder=folder)
+    run_cli("--label", "old box", folder=folder, slower=2.5)
     check_both_forms("views/leaderboard", ("leaderboard", "device"), folder)
 
 
@@ -99,7 +96,7 @@ declare(f"views/plan_privacy.{form}" for form in ("txt", "json"))
 
 def test_view_of_a_privacy_plan_is_unchanged(folder):
     run_cli(*RUNS["privacy"], folder=folder)
-    asked = ("--samples", "50000", "--batch", "512", "--epochs", "5", "--noise", "1.1")
+    asked = ("--samples", "50000", "--batch", "512", "--epochs", "5", "--noise", "2")
     check_both_forms("views/plan_privacy", ("plan-privacy", *asked), folder)
 
 
@@ -112,3 +109,22 @@ def test_view_of_a_campaign_is_unchanged(folder):
     card, *suites = json.loads(run_cli("report", "--format", "json", folder=folder))
     shown = {"card": card, "suites": [view["title"] for view in suites]}
     check_golden("views/all.json", format_json(json.dumps(shown)))
+
+
+declare(f"views/{name}.{form}" for name in ("infer", "infer_plan", "doctor") for form in ("txt", "json"))
+declare(["views/doctor_quick.txt"])
+
+
+def test_view_of_an_inference_is_unchanged(folder):
+    asked = ("infer", "raw.zarr", "out.zarr", "--model", "net.pt2", "--label", "my box")
+    with scripted_inference():
+        check_golden("views/infer_plan.txt", run_cli(*asked, "--dry-run", folder=folder))
+        check_golden("views/infer_plan.json", format_json(run_cli(*asked, "--dry-run", "--json", folder=folder)))
+        check_golden("views/infer.txt", run_cli(*asked, folder=folder, code=1))
+        check_golden("views/infer.json", format_json(run_cli(*asked, "--json", folder=folder, code=1)))
+
+
+def test_diagnosis_of_the_machine_is_unchanged(folder):
+    check_golden("views/doctor.txt", run_cli("doctor", folder=folder))
+    check_golden("views/doctor.json", format_json(run_cli("doctor", "--json", folder=folder)))
+    check_golden("views/doctor_quick.txt", run_cli("doctor", "--quick", folder=folder))
