@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test test-system debian-packages horovod bench lint clean
+.PHONY: run test golden test-system debian-packages horovod bench lint clean
 
 run: $(VENV)/.base
 	$(BIN)/rigdyno
@@ -12,6 +12,10 @@ run: $(VENV)/.base
 test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu $(VENV)/.figures $(VENV)/.readers lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 tests/unit tests/contract tests/golden
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 --dist loadfile tests/integration
+
+# Rewrites what the golden tests compare with: read the difference before you commit it.
+golden: $(VENV)/.test $(VENV)/.private $(VENV)/.figures
+	OMP_NUM_THREADS=1 UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/golden
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -1,14 +1,14 @@
-"""Every format, literally. `UPDATE_GOLDEN=1 pytest tests/golden` writes the files anew: read the difference."""
+"""The text of every report format."""
 
 import csv
 import io
 import json
-import os
 from pathlib import Path
 
 import jsonschema
 import msgspec
 import pytest
+from golden_files import HOW_TO_UPDATE, UPDATE, check_golden, declare
 
 from reading_pages import without_code
 from rigdyno import api, catalogue
@@ -19,17 +19,8 @@ from rigdyno.schema.metric import BANDWIDTH, LIMIT_SHARE, THROUGHPUT, Metric
 from rigdyno.schema.view import Column, Published, Row, Share, Table, Text, View
 from support import a_stored_run
 
-HERE = Path(__file__).parent
-SCHEMA = HERE.parents[1] / "docs" / "view.schema.json"
-UPDATE = bool(os.environ.get("UPDATE_GOLDEN"))
+SCHEMA = Path(__file__).parents[2] / "docs" / "view.schema.json"
 FORMATS = catalogue.names("format")
-
-
-def held_against(path, text):
-    if UPDATE:
-        path.write_text(text, encoding="utf-8")
-    assert path.exists(), f"no {path.name} yet: run with UPDATE_GOLDEN=1, then read it"
-    assert text == path.read_text(encoding="utf-8")
 
 
 def a_rate(value, low, high, unit, n=120):
@@ -138,6 +129,7 @@ def view_named(stored):
 # Figures of stored samples differ in their last digits between processors: only formats that round them are literal.
 LITERAL = [("every_entry", form) for form in FORMATS]
 LITERAL += [(name, form) for name in VIEWS[1:] for form in ("terminal", "markdown")]
+declare(f"{name}.{form}.txt" for name, form in LITERAL)
 
 
 @pytest.mark.usefixtures("without_drawing")  # what they draw is held against the specifications of the figures
@@ -150,12 +142,15 @@ def test_formats(view_named, name, form):
         assert max(map(len, text.splitlines())) <= 80
     if form == "html":
         text = without_code(text)
-    held_against(HERE / f"{name}.{form}.txt", text)
+    check_golden(f"{name}.{form}.txt", text)
 
 
 def test_the_schema_is_up_to_date():
     document = msgspec.json.schema(View)
-    held_against(SCHEMA, json.dumps(document, indent=2) + "\n")
+    text = json.dumps(document, indent=2) + "\n"
+    if UPDATE:
+        SCHEMA.write_text(text, encoding="utf-8")
+    assert text == SCHEMA.read_text(encoding="utf-8"), HOW_TO_UPDATE
     jsonschema.Draft202012Validator.check_schema(document)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_golden import HERE, held_against
+from golden_files import check_golden, declare
 
 from rigdyno import cli
 from rigdyno.schema.record import Facts
@@ -13,6 +13,8 @@ from rigdyno.store.folder import RunFolder
 from stored_runs import add_cell, stored_run
 
 MATMUL = RunSpec(workload="matmul_peak", options={"form": "float32"})
+FORMS = ("terminal", "markdown")
+declare(f"comparison.{form}.txt" for form in FORMS)
 NEW = Environment(python="3.12", packages={"torch": "2.14.0"}, variables={"OMP_NUM_THREADS": "1"})
 
 
@@ -26,10 +28,10 @@ def _two_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_two_runs")
-@pytest.mark.parametrize("form", ["terminal", "markdown"])
+@pytest.mark.parametrize("form", FORMS)
 def test_comparison(form, capsys):
     names = ("old.20260102-030405", "new.20260102-030405")
     assert cli.main(["compare", *names, "--fail-on", "slower=3%", "--format", form]) == 4
     text = capsys.readouterr().out
     assert form != "terminal" or max(map(len, text.splitlines())) <= 80
-    held_against(HERE / f"comparison.{form}.txt", text)
+    check_golden(f"comparison.{form}.txt", text)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_golden import HERE, held_against
+from golden_files import check_golden, declare
 
 from rigdyno import api, catalogue
 from rigdyno.report.page import Page
@@ -21,13 +21,15 @@ MADE = {
     ),
     "suite_with_noise": lambda root: stored_suite(root, (1.01, 0.99, 1.012, 0.988)),
 }  # fmt: skip
+FORMS = ("terminal", "markdown")
+declare(f"{name}.{form}.txt" for name in MADE for form in FORMS)
 
 
 @pytest.mark.parametrize("name", MADE)
-@pytest.mark.parametrize("form", ["terminal", "markdown"])
+@pytest.mark.parametrize("form", FORMS)
 def test_formats(tmp_path, monkeypatch, name, form):
     monkeypatch.chdir(tmp_path)
     view = api.load(MADE[name](Path("runs"))).view()
     text = catalogue.load("format", form)(view, Page(width=80))
     assert form != "terminal" or max(map(len, text.splitlines())) <= 80
-    held_against(HERE / f"{name}.{form}.txt", text)
+    check_golden(f"{name}.{form}.txt", text)

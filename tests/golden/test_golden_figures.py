@@ -1,21 +1,17 @@
-"""The specification of each kind of figure, literally: what is drawn by which mark, along which axis. No pixels.
-
-`UPDATE_GOLDEN=1 pytest tests/golden/test_golden_figures.py` writes the files anew: read the difference.
-"""
+"""The specification of each kind of figure, literally: what is drawn by which mark, along which axis. No pixels."""
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
-from test_golden import held_against
+from golden_files import check_golden, declare
 
 from figures_of_every_kind import EVERY
 from rigdyno import catalogue
 from rigdyno.report.drawing import specification
 from rigdyno.schema.figure import Figure
 
-HERE = Path(__file__).parent / "figures"
+declare(f"figures/{key}.json" for key in EVERY)
 
 
 def essentials(spec):
@@ -45,8 +41,7 @@ def test_the_specification_of_each_kind(key):
     figure = EVERY[key]
     spec = specification(figure)
     document = {"title": spec["title"], "chart": essentials(spec)}
-    HERE.mkdir(exist_ok=True)
-    held_against(HERE / f"{key}.json", json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    check_golden(f"figures/{key}.json", json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def test_there_is_a_figure_of_every_kind():

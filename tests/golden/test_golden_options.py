@@ -1,8 +1,9 @@
-"""The table of docs/options.md. `UPDATE_GOLDEN=1 pytest tests/golden` writes it anew: read the difference."""
+"""The table of docs/options.md."""
 
-import os
 import re
 from pathlib import Path
+
+from golden_files import HOW_TO_UPDATE, UPDATE
 
 from rigdyno.plan.run_options import RUN_OPTIONS, RunOption
 from rigdyno.plan.values import TEXT
@@ -45,11 +46,11 @@ def bounds(option):
 def test_the_table_of_options_is_up_to_date():
     text = PAGE.read_text(encoding="utf-8")
     made = MARKED.sub(lambda found: found[1] + table_of(RUN_OPTIONS) + found[3], text)
-    if os.environ.get("UPDATE_GOLDEN"):
+    if UPDATE:
         PAGE.write_text(made, encoding="utf-8")
         text = made
     assert MARKED.search(text), "docs/options.md has lost the marks around its table"
-    assert text == made, "run UPDATE_GOLDEN=1 pytest tests/golden/test_golden_options.py, then read the difference"
+    assert text == made, HOW_TO_UPDATE
 
 
 def test_a_new_option_is_a_new_line():
