@@ -4,14 +4,33 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test golden test-system debian-packages horovod bench lint clean
+.PHONY: run test pytest test-busy golden coverage test-system debian-packages horovod bench lint clean
 
 run: $(VENV)/.base
 	$(BIN)/rigdyno
 
-test: $(VENV)/.test $(VENV)/.private $(VENV)/.peers $(VENV)/.prv $(VENV)/.monai $(VENV)/.ome $(VENV)/.openvino $(VENV)/.tensorflow-cpu $(VENV)/.figures $(VENV)/.readers lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 tests/unit tests/contract tests/golden
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2 --dist loadfile tests/integration
+# Everything that the tests need.
+TESTED := $(addprefix $(VENV)/., test private peers prv monai ome openvino tensorflow-cpu figures readers)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2
+
+test: $(TESTED) lint
+	@$(MAKE) --no-print-directory pytest
+
+pytest:
+	$(PYTEST) tests/unit tests/contract tests/golden
+	$(PYTEST) --dist loadfile tests/integration
+
+# The same tests next to two busy loops and one memory-bandwidth loop.
+test-busy: $(TESTED)
+	$(BIN)/python tests/busy.py $(MAKE) --no-print-directory pytest
+
+# Lines and branches that the tests run, child processes included.
+coverage: $(TESTED)
+	$(BIN)/coverage erase
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 tests/unit tests/contract tests/golden
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 --dist loadfile tests/integration
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort=cover
 
 # Rewrites what the golden tests compare with: read the difference before you commit it.
 golden: $(VENV)/.test $(VENV)/.private $(VENV)/.figures

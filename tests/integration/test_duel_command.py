@@ -40,12 +40,16 @@ from rigdyno.store.folder import RunFolder
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "view.schema.json"
 STEPS = """
-import sys, time
+import os, sys, time
 
 with open("prefixes.txt", "a") as file:
     file.write(sys.prefix + "\\n")
+with open("prefixes.txt") as file:
+    number = len(file.readlines())  # of this process, from 1
 
 def spin(rounds):
+    while number > 2 and os.path.exists("hold"):
+        time.sleep(0.05)  # the second pair waits until the test has done what it wants to do
     for _ in range(rounds):
         pass
     return 2
@@ -108,10 +112,12 @@ class Fought:
 def fought(tmp_path_factory):
     folder = tmp_path_factory.mktemp("duel")
     (folder / "train.py").write_text(STEPS)
+    (folder / "hold").touch()
     process = started("duel", "train.py:old", "train.py:new", "--set", "unit=image", *SHORT, cwd=folder)
     until(lambda: arm_exists(folder, 2, "b", "rank0/pid"), "the second pair was starting")
     interrupt(process, signal.SIGINT)
     interrupted = ended(process)
+    (folder / "hold").unlink()
     for cell in cell_folders(folder / "runs"):
         none_left(cell)
     pids = [int(path.read_text()) for path in (folder / "runs").rglob("pid")]
@@ -191,9 +197,11 @@ class TestInterruptedAndResumed:
 
 class TestLost:
     def test_a_worker_killed_in_the_middle_ends_it_and_costs_only_its_pair(self, folder):
+        (folder / "hold").touch()
         process = started("duel", "train.py:old", "train.py:new", *SHORT, cwd=folder)
         until(lambda: arm_exists(folder, 2, "b", "rank0/steps.rows"), "the second pair was stepping")
         os.kill(pid_of(pair_folder(folder, 2, "b"), "rank0"), signal.SIGKILL)
+        (folder / "hold").unlink()
         code, out, err = ended(process)
         assert code == 1, err
         assert err.splitlines()[-1] == "[pair 2] B: FAILED (signal, measure): SIGKILL: killed from outside"

@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-import slow_writes
 import tensorstore
 import torch
 from test_light_imports import LOOK
 
+import slow_writes
 from driving import COMMAND, PATIENCE_SECONDS, environment, here, none_left, said_in_one_line, until
 from rigdyno import cli
 from rigdyno.engines.blockwise.network.unet import UNet3d
@@ -722,7 +722,7 @@ def test_a_narrow_terminal_and_a_failure(given, warm, tmp_path):
 def test_help_and_typos_dont_wait_for_torch(arguments, tmp_path):
     answer = subprocess.run(
         [sys.executable, "-c", LOOK, *arguments],
-        cwd=tmp_path, env=environment(COLUMNS="80"), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+        cwd=tmp_path, env=environment(COLUMNS="80"), capture_output=True, text=True, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     said, _, loaded = answer.stderr.rpartition("LOADED")
     assert answer.returncode == (0 if "--help" in arguments else 2), said
