@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from rigdyno import catalogue
+from rigdyno.clock import SystemClock
 from rigdyno.contracts import Unavailable
 from rigdyno.toml import read_toml
+from rigdyno.units import NS_PER_S
 
 sys.path.insert(0, str(Path(__file__).parent))
 SYSTEM = Path(__file__).parent / "system"
@@ -79,6 +81,17 @@ def without_drawing():
 
 # In the background of a shell this process ignores Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def time_flies_after(monkeypatch):
+    """Make the clock of this process, and of no child, run a quarter of an hour ahead once a file exists."""
+
+    def once(path: Path) -> None:
+        now_ns = SystemClock.now_ns
+        monkeypatch.setattr(SystemClock, "now_ns", staticmethod(lambda: now_ns() + 900 * NS_PER_S * path.exists()))
+
+    return once
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import msgspec
 from click.testing import CliRunner
 from rich.console import Console
 
+from numbers_in_views import reads_as_a_number
 from rigdyno.commands.doctor import command
 from rigdyno.report.doctor import draw
 from rigdyno.rig import diagnose, traps
@@ -30,7 +31,13 @@ def test_one_json_document_with_a_trap_that_kills_its_child(monkeypatch):
     )
     result = CliRunner().invoke(command, ["--json"])
     assert result.exit_code == 0, result.output
-    (trap,) = json.loads(result.stdout)["traps"]
+    found = json.loads(result.stdout)
+    read = [finding for finding in found["noise"] if finding["status"] != "unknown"]
+    assert all(isinstance(finding["figure"]["value"], int | float) for finding in read)
+    rig = found["system"]
+    texts = [value for value in (*rig.values(), *rig["cpu"].values()) if isinstance(value, str)]
+    assert not any(map(reads_as_a_number, texts))
+    (trap,) = found["traps"]
     assert trap["status"] == "trap"
     assert "SIGILL" in trap["sentence"]
     console = Console(width=80, record=True, file=io.StringIO())
