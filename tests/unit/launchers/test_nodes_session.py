@@ -292,8 +292,8 @@ def test_a_peer_that_hangs_up_is_a_lost_node_and_everybody_else_is_stopped(tmp_p
 
 
 def time_passes_once(condition, monkeypatch):
-    """A clock of the leader that stands still until the condition holds; then every limit has passed."""
-    clock = SimpleNamespace(monotonic=lambda: 1000.0 if condition() else 0.0)
+    """Give the leader a clock that jumps ahead once the condition holds: every limit has passed then."""
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (1000.0 if condition() else 0.0))
     monkeypatch.setattr(sessions_of_ours, "time", clock)
     monkeypatch.setattr(remotes_of_ours, "time", clock)
 
@@ -303,8 +303,6 @@ def test_ranks_that_outlast_all_others_are_named_after_a_bounded_time(tmp_path, 
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
     time_passes_once(lambda: launch._first_over is not None and launch.remotes[0].done is not None, monkeypatch)
     until(lambda: launch.wait(0.01), "the last node was given up")
-    monkeypatch.setattr(sessions_of_ours, "time", time)
-    monkeypatch.setattr(remotes_of_ours, "time", time)
     left = launch.collect()
     assert left.lost == "node 2 (host2) didn't end within 60 s after the ranks of another node had"
     assert nodes.starters[1].launches[0].stopped
