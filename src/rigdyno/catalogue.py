@@ -151,11 +151,12 @@ def _may_have_plugins() -> bool:
 def _names_us(folder: Path) -> bool:
     if not folder.is_dir():
         return folder.exists()  # a zip file: let importlib.metadata look into it
-    for item in os.scandir(folder):
-        if item.name.endswith((".dist-info", ".egg-info", ".egg")):
-            points = Path(item.path, "entry_points.txt")
-            if item.name.endswith(".egg") or (points.is_file() and b"[rigdyno." in points.read_bytes()):
-                return True
+    with os.scandir(folder) as items:
+        for item in items:
+            if item.name.endswith((".dist-info", ".egg-info", ".egg")):
+                points = Path(item.path, "entry_points.txt")
+                if item.name.endswith(".egg") or (points.is_file() and b"[rigdyno." in points.read_bytes()):
+                    return True
     return False
 
 

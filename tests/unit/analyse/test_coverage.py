@@ -18,7 +18,7 @@ from rigdyno.analyse.statistics import (
     throughput_estimate,
 )
 
-STREAMS, STEPS = 2000, 200
+STREAMS, STEPS = 1000, 200
 MEMORIES = (0.0, 0.5, 0.8)
 
 
@@ -111,7 +111,7 @@ def test_intervals_that_ignore_correlation_fail_there():
 @pytest.mark.parametrize("name", ["normal", "lognormal", "heavy_tailed"])
 def test_processes(name, n):
     shape = SHAPES[name]
-    figures = shape(np.random.default_rng(n).standard_normal((4000, n)))
+    figures = shape(np.random.default_rng(n).standard_normal((2000, n)))
     truth = math.exp(float(np.log(shape(GRID)) @ WEIGHTS))
     assert 0.93 <= holds((across_processes(each, "item/s") for each in figures), truth) <= 0.98
 
@@ -131,7 +131,7 @@ def test_processes_on_two_levels_need_more_of_them():
 def test_ratios_of_processes(ours, theirs):
     generator = np.random.default_rng(23)
     (n, spread), (m, other_spread) = ours, theirs
-    candidates = 1.03 * np.exp(spread * generator.standard_normal((4000, n)))
-    baselines = np.exp(other_spread * generator.standard_normal((4000, m)))
+    candidates = 1.03 * np.exp(spread * generator.standard_normal((2000, n)))
+    baselines = np.exp(other_spread * generator.standard_normal((2000, m)))
     found = (log_ratio_estimate(candidate, base) for candidate, base in zip(candidates, baselines, strict=True))
     assert 0.93 <= holds(found, 1.03) <= 0.97

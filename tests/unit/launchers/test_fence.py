@@ -154,7 +154,7 @@ class TestWithoutControlGroup:
         fence.look()
         assert process.wait() == -signal.SIGKILL
         assert fence.overrun.startswith("ended at 3")
-        assert psutil.wait_procs(below, timeout=20)[1] == []
+        assert psutil.wait_procs(below, timeout=60)[1] == []
         assert fence.close() is False
 
     def test_the_machine_keeps_its_reserve(self, started, monkeypatch):

@@ -36,5 +36,5 @@ def test_one_that_is_stopped_while_it_still_starts_has_not_died(sampler):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_one_that_ended_before_it_was_told_to_has_died(sampler, number):
     dead = sampler(f"import os; os.kill(os.getpid(), {int(number)})")
-    assert dead._child.wait(30)
+    assert dead._child.wait(60)
     assert dead.stop() == [Exit(-number, "node0")]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from nodes_of_a_test import HELLO, ScriptedStarter, a_cell, cell_folder, in_thread, stream_pair
 
+from driving import until
 from rigdyno.contracts import Exit
 from rigdyno.errors import StoreError
 from rigdyno.launchers._nodes import remote as remotes_of_ours
@@ -30,6 +32,7 @@ from rigdyno.launchers._nodes.remote import NodeLost, Remote
 from rigdyno.launchers._nodes.session import NodesSession
 from rigdyno.runner import node as nodes_of_ours
 from rigdyno.runner.node import LeaderLost, Node
+from support import ManualClock
 
 DECODER = msgspec.msgpack.Decoder(ToNode)
 
@@ -167,20 +170,24 @@ def test_other_versions_are_named_on_both_ends(tmp_path):
 
 @pytest.mark.parametrize("ahead_ns", [0, 3_600 * 10**9, -(10**15)])
 def test_clocks_are_compared_by_the_quickest_of_several_round_trips(played, ahead_ns):
+    """Each answer takes longer than its question, so only the quickest round trip has a small uncertainty."""
     remote, other = played
-    delays = iter([0.05, 0.0, 0.02, 0.0, 0.01, 0.0, 0.03, 0.0])
+    clock = remote._clock = ManualClock()
+    delays = [0.05, 0.04, 0.02, 0.03, 0.01, 0.06, 0.03, 0.07]
 
     def answer():
         for delay in delays:
             assert isinstance(other.hear(), AskClock)
-            time.sleep(delay)
-            other.say(ClockIs(now_ns=time.perf_counter_ns() + ahead_ns))
+            theirs_ns = clock.now_ns() + ahead_ns
+            clock.advance(delay)
+            other.say(ClockIs(now_ns=theirs_ns))
 
     thread = threading.Thread(target=answer)
     thread.start()
     pair = remote.clock_pair("start")
-    thread.join()
+    thread.join(60)
     assert (pair.clock, pair.when) == ("node1", "start")
+    assert pair.uncertainty_ns == 5_000_000
     assert abs(pair.offset_ns - ahead_ns) <= pair.uncertainty_ns
 
 
@@ -284,23 +291,30 @@ def test_a_peer_that_hangs_up_is_a_lost_node_and_everybody_else_is_stopped(tmp_p
     assert again.collect().lost is not None
 
 
+def time_passes_once(condition, monkeypatch):
+    """Give the leader a clock that jumps ahead once the condition holds: every limit has passed then."""
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (1000.0 if condition() else 0.0))
+    monkeypatch.setattr(sessions_of_ours, "time", clock)
+    monkeypatch.setattr(remotes_of_ours, "time", clock)
+
+
 def test_ranks_that_outlast_all_others_are_named_after_a_bounded_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(sessions_of_ours, "LAST_SECONDS", 1.0)
     nodes = Lively(tmp_path, monkeypatch, node2={"ends": False})
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
-    assert launch.wait(30.0)
+    time_passes_once(lambda: launch._first_over is not None and launch.remotes[0].done is not None, monkeypatch)
+    until(lambda: launch.wait(0.01), "the last node was given up")
     left = launch.collect()
-    assert left.lost == "node 2 (host2) didn't end within 1 s after the ranks of another node had"
+    assert left.lost == "node 2 (host2) didn't end within 60 s after the ranks of another node had"
     assert nodes.starters[1].launches[0].stopped
 
 
 def test_a_rank_that_failed_is_what_happened_though_others_still_wait_for_it(tmp_path, monkeypatch):
     """As where a package is missing on one node: the others wait for its rank, and are then stopped."""
-    monkeypatch.setattr(sessions_of_ours, "LAST_SECONDS", 1.0)
+    monkeypatch.setattr(sessions_of_ours, "LAST_SECONDS", 0.05)
     failed = {"exits": [Exit(1, "rank2"), Exit(0, "node2")], "files": FILES}
     nodes = Lively(tmp_path, monkeypatch, node0={"ends": False}, node1={"ends": False}, node2=failed)
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
-    assert launch.wait(60.0)
+    until(lambda: launch.wait(0.01), "the others were stopped")
     left = launch.collect()
     assert left.lost is None
     assert Exit(1, "rank2") in left.exits
@@ -324,7 +338,7 @@ def test_a_node_that_can_not_begin_says_why_and_the_session_is_over(tmp_path, mo
     full = StoreError("can't write /tmp: the disk is full")
     nodes = Lively(tmp_path, monkeypatch, node0={"ends": False}, node1={"ends": False}, node2={"error": full})
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
-    assert launch.wait(30.0)
+    assert launch.wait(60.0)
     assert "node 2 (host2) could not begin: can't write /tmp: the disk is full" in str(launch.collect().lost)
 
 
@@ -351,7 +365,7 @@ def test_a_leader_that_is_gone_leaves_no_rank_behind(tmp_path, monkeypatch):
     still = {"ends": False}
     nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
-    assert not launch.wait(0.05)
+    assert not launch.wait(0.0)
     for remote in nodes.remotes:
         remote.close()
     for served in nodes.served:

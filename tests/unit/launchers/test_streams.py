@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
@@ -88,25 +89,28 @@ def test_somebody_who_never_reads_is_given_up(pair, monkeypatch):
         frames.send(bytes(4 * 2**20))  # more than a socket holds
 
 
-def called(before=b""):
+@contextmanager
+def called(before):
+    """A stream to a shell that has printed something, and the shell's end."""
     ours, theirs = socket.socketpair()
-    descriptor = ours.detach()
-    theirs.sendall(before)
-    return CalledStream(descriptor, descriptor), theirs
+    with theirs:
+        descriptor = ours.detach()
+        theirs.sendall(before)
+        stream = CalledStream(descriptor, descriptor)
+        yield stream, theirs
+        stream.close()
 
 
 def test_what_a_login_shell_prints_first_is_left_out():
-    stream, other = called(b"Welcome to cluster\xff!\nlast login: never" + GREETING + framed(b"hello"))
-    assert stream.receive(1.0) == b"hello"
-    other.sendall(framed(GREETING))  # behind the first one it is a message like any other
-    assert stream.receive(1.0) == GREETING
-    stream.close()
+    with called(b"Welcome to cluster\xff!\nlast login: never" + GREETING + framed(b"hello")) as (stream, other):
+        assert stream.receive(1.0) == b"hello"
+        other.sendall(framed(GREETING))  # after the first one it is a message like any other
+        assert stream.receive(1.0) == GREETING
 
 
 def test_a_shell_that_never_comes_to_the_point():
-    stream, other = called(b"no such file or directory\n")
-    assert stream.receive(0.05) is None
-    other.sendall(bytes(MOST_CHATTER_BYTES + 1))
-    with pytest.raises(Disconnected, match="prints something else"):
-        stream.receive(1.0)
-    stream.close()
+    with called(b"no such file or directory\n") as (stream, other):
+        assert stream.receive(0.05) is None
+        other.sendall(bytes(MOST_CHATTER_BYTES + 1))
+        with pytest.raises(Disconnected, match="prints something else"):
+            stream.receive(1.0)

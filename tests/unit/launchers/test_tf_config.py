@@ -37,7 +37,8 @@ def test_the_nodes_tell_each_other_through_the_first(tmp_path):
     with listening_at(LOOPBACK) as listener:
         port, descriptor = listener.getsockname()[1], listener.detach()
     meetings = [MeetingPoint(LOOPBACK, port, descriptor), *[MeetingPoint(LOOPBACK, port)] * 2]
-    parts = [Part(cell, tmp_path, node, meeting) for node, meeting in enumerate(meetings)]
+    # An address each: ports that one node has chosen and released may be chosen by another one of the same address.
+    parts = [Part(cell, tmp_path, node, meeting, f"127.0.0.{node + 1}") for node, meeting in enumerate(meetings)]
     own = [agent._own_endpoints(part) for part in parts]
     with ThreadPoolExecutor(3) as pool:
         heard = list(pool.map(agent.met, parts, own))
@@ -63,7 +64,8 @@ def test_one_node_asks_nobody(tmp_path):
 
 def started(program):
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
+    with process.stdout:
+        assert process.stdout.readline() == b"ready\n"
     return process
 
 

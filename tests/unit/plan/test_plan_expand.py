@@ -353,7 +353,7 @@ def test_what_a_record_could_not_hold_is_refused(tmp_path, value):
         expanded(target=f"{file}:step", options={"a": value}, text_keys=("a",))
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(file=st.text(max_size=20), function=st.text(max_size=90), value=st.text(max_size=20))
 def test_folder_names_are_names(file, function, value):
     """Whatever a user calls a file, a function or an option's value."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driving import until
+from driving import is_alive, until
 from rigdyno.errors import BadValue
 from rigdyno.probes.external import External, configured, watts_in
 from support import ManualClock
@@ -177,14 +177,7 @@ def test_a_reader_that_is_killed_leaves_no_command_behind(tmp_path):
     finally:
         child.kill()
         child.wait()
-    until(lambda: not _is_alive(int(pid_file.read_text())))
-
-
-def _is_alive(pid):
-    try:
-        return "Z" not in open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]  # noqa: PTH123
-    except OSError:
-        return False
+    until(lambda: not is_alive(int(pid_file.read_text())))
 
 
 def test_closing_ends_what_the_command_started(tmp_path):
@@ -201,7 +194,7 @@ def test_closing_ends_what_the_command_started(tmp_path):
     probe.open(list)
     until(lambda: (probe.read(), pid_file.exists() and pid_file.read_text().isdigit())[1])
     probe.close()
-    until(lambda: not _is_alive(int(pid_file.read_text())))
+    until(lambda: not is_alive(int(pid_file.read_text())))
 
 
 def test_a_document_of_many_lines_is_read_when_the_command_has_ended(tmp_path):

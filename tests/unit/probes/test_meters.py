@@ -1,12 +1,11 @@
 """Probes that hang, throw, disappear or say nonsense: tagged, and nobody else loses a reading."""
 
 import math
-import threading
 
 import pytest
 
+from driving import until
 from rigdyno.contracts import Channel, Unavailable
-from rigdyno.probes import _meters
 from rigdyno.probes._meters import BLOCKED, FAILED, FINE, GONE, NONSENSE, Meters
 from support import ManualClock
 
@@ -62,47 +61,40 @@ def good():
     return Scripted(lambda count: [float(count)], Channel("count", "1"))
 
 
-def test_a_read_that_hangs_blocks_nobody_else(clock, monkeypatch):
-    monkeypatch.setattr(_meters, "READ_SECONDS", 0.05)
-    let_go = threading.Event()
-
-    def hang(count):
+def test_a_read_that_hangs_is_tagged_blocked_and_the_others_are_read(clock, hang):
+    def hang_once(count):
         if count == 2:
-            let_go.wait()
+            hang()
         return [5.0]
 
-    meters = Meters({"bad": Scripted(hang, POWER), "good": good()}, list, clock)
+    meters = Meters({"bad": Scripted(hang_once, POWER), "good": good()}, list, clock)
     found = readings(meters, clock, 4)
     assert states(found) == [FINE, BLOCKED, BLOCKED, BLOCKED]
     assert [each["count"] for each in found] == [1, 2, 3, 4]
     assert [math.isnan(each["w"]) for each in found] == [False, True, True, True]
-    let_go.set()
-    while states(found)[-1] == BLOCKED:  # what comes late is thrown away, and it is read again
-        found += readings(meters, clock, 1)
+    hang.let_go()
+    until(lambda: found.extend(readings(meters, clock, 1)) or states(found)[-1] == FINE)  # the late value is dropped
     assert found[-1]["w"] == 5.0
     meters.close()
 
 
-def test_closing_does_not_wait_for_one_that_hangs(clock, monkeypatch):
-    monkeypatch.setattr(_meters, "READ_SECONDS", 0.01)
-    let_go = threading.Event()
-    other = good()
-    meters = Meters({"bad": Scripted(lambda _: let_go.wait(), POWER), "good": other}, list, clock)
+def test_closing_does_not_wait_for_a_probe_that_hangs(clock, hang):
+    bad, other = Scripted(lambda _: hang(), POWER), good()
+    meters = Meters({"bad": bad, "good": other}, list, clock)
     readings(meters, clock, 1)
     meters.close()
     assert other.closed
-    let_go.set()
+    assert not bad.closed
 
 
-def test_one_that_hangs_while_it_opens_is_absent(clock, monkeypatch):
-    monkeypatch.setattr(_meters, "OPEN_SECONDS", 0.05)
-    let_go = threading.Event()
+def test_a_probe_that_hangs_while_it_opens_is_absent(clock, give_up_on, hang):
+    give_up_on("bad")
     bad = Scripted(lambda _: [1.0])
-    bad.open = lambda pids: let_go.wait()
+    bad.open = lambda pids: hang()
     meters = Meters({"bad": bad, "good": good()}, list, clock)
     assert "didn't answer within" in meters.absent["bad"]
     assert [channel.name for channel in meters.channels] == ["count", "good_probe_state"]
-    let_go.set()
+    meters.close()
 
 
 @pytest.mark.parametrize(
@@ -190,20 +182,18 @@ def test_why_a_probe_is_absent_names_no_home(clock, monkeypatch, tmp_path):
     assert Meters({"p": probe}, list, clock).absent == {"p": "nothing configured; write ~/.config/x"}
 
 
-def test_two_that_hang_leave_the_third_its_readings(clock, monkeypatch):
-    monkeypatch.setattr(_meters, "READ_SECONDS", 0.05)
-    let_go = threading.Event()
-
+def test_two_probes_that_hang_leave_the_third_its_readings(clock, hang):
     def hang_from(first):
-        return Scripted(lambda count: [5.0] if count < first else let_go.wait() and [5.0], Channel(f"w{first}", "W"))
+        return Scripted(lambda count: [5.0] if count < first else hang() or [5.0], Channel(f"w{first}", "W"))
 
     meters = Meters({"one": hang_from(2), "good": good(), "two": hang_from(3)}, list, clock)
     found = readings(meters, clock, 4)
     assert states(found, "one") == [FINE, BLOCKED, BLOCKED, BLOCKED]
     assert states(found, "two") == [FINE, FINE, BLOCKED, BLOCKED]
     assert [each["count"] for each in found] == [1, 2, 3, 4]
-    let_go.set()
-    while BLOCKED in (states(found, "one")[-1], states(found, "two")[-1]):
-        found += readings(meters, clock, 1)
+    hang.let_go()
+    until(
+        lambda: found.extend(readings(meters, clock, 1)) or states(found, "one")[-1] == states(found, "two")[-1] == FINE
+    )
     assert [each["count"] for each in found] == list(range(1, len(found) + 1))
     meters.close()

@@ -32,7 +32,7 @@ class Agreement:
     """As the ranks of a framework agree: all of them wait for each other, and get the largest."""
 
     def __init__(self, ranks):
-        self._meeting, self._numbers = threading.Barrier(ranks, timeout=20), {}
+        self._meeting, self._numbers = threading.Barrier(ranks, timeout=60), {}
 
     def of(self, rank):
         def agree(number):
@@ -69,13 +69,13 @@ def test_all_ranks_step_as_often_as_the_first_is_told_to(tmp_path):
         for thread in threads:
             thread.start()
         seat = Seat(0, ours, CLOCK, CLOCK.now_ns() + 60 * 10**9)
-        seat.wait_until_ready(lambda: None, 10.0)
+        seat.wait_until_ready(lambda: None, 60.0)
         seat.turn(3, WARM_UP, 0)
         assert [len(each) for each in done] == [3] * RANKS  # a turn is over once all are
         seat.turn(4, 0, 7)
         seat.dismiss()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
     for path in paths:
         _, rows = read_rows(path)
@@ -97,7 +97,7 @@ def test_when_the_referee_is_gone_all_ranks_end(tmp_path):
         thread.start()
     ours.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -138,13 +138,13 @@ def test_a_group_is_stopped_except_in_its_turn(cell_folder):
 
     with ours, theirs:
         seat = GroupSeat(0, ours, CLOCK, CLOCK.now_ns() + 60 * 10**9, cell_folder)
-        ours.settimeout(20)
+        ours.settimeout(60)
         seat.rest()
         until(lambda: rests(cell_folder), "it rested")
         answering = threading.Thread(target=answer)
         answering.start()
         assert seat.turn(5, 0, 0).items == 3.0
-        answering.join(20)
+        answering.join(60)
         assert psutil.STATUS_STOPPED not in seen[0]
         until(lambda: rests(cell_folder), "it rested again")
         seat.dismiss()

@@ -12,7 +12,7 @@ from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Header, RowFile, read_r
 from rigdyno.schema.spec import Budget
 from support import ManualClock, a_rank
 
-PATIENCE_SECONDS = 20.0  # ranks that miss each other would wait for ever
+PATIENCE_SECONDS = 60.0  # ranks that miss each other would wait for ever
 
 
 class Ranks:

@@ -102,7 +102,7 @@ def test_a_locked_run_keeps_others_off(tmp_path):
 def _hold(path, ready, done):
     with RunFolder(path).locked():
         ready.set()
-        done.wait(20)
+        done.wait(60)
 
 
 def test_a_lock_holds_against_another_process(tmp_path):
@@ -112,11 +112,11 @@ def test_a_lock_holds_against_another_process(tmp_path):
     holder = spawn.Process(target=_hold, args=(folder.path, ready, done))
     holder.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         assert folder.is_running()
     finally:
         done.set()
-        holder.join(20)
+        holder.join(60)
     assert not folder.is_running()
 
 

@@ -16,16 +16,21 @@ PLAN = {"fingerprint": {"model": "a1", "grid": "b2"}, "block": [64, 64, 64], "th
 RACES = """
 import json, os, time
 from rigdyno.engines.blockwise.plan_file import settle
-folder = Path(sys.argv[1])
+folder, others = Path(sys.argv[1]), int(sys.argv[2])
 
 def make():
     with (folder.parent / "made").open("a") as made:
         made.write("once\\n")
-    time.sleep(0.1)  # so that the others do come meanwhile
+    until = time.monotonic() + 60
+    while len(list(folder.parent.glob("waiting-*"))) < others and time.monotonic() < until:
+        time.sleep(0.001)
     return {"fingerprint": {}, "by": os.getpid()}
 
+def waiting():
+    (folder.parent / f"waiting-{os.getpid()}").touch()
+
 tell("ready"), listen()
-tell(settle(folder, make, wait=lambda seconds: time.sleep(0.001)).plan["by"])
+tell(settle(folder, make, waiting=waiting, wait=lambda seconds: time.sleep(0.001)).plan["by"])
 """
 MAKES_FOR_LONG = """
 from rigdyno.engines.blockwise.plan_file import settle
@@ -93,7 +98,8 @@ def test_a_plan_that_could_not_be_read_again_is_not_written(folder, plan):
 
 
 def test_a_race_makes_it_once(folder, children):
-    racers = [children.start(RACES, folder) for _ in range(5)]
+    """Whoever is first makes the plan until all others wait for it."""
+    racers = [children.start(RACES, folder, 4) for _ in range(5)]
     assert [heard(racer) for racer in racers] == ["ready"] * 5
     for racer in racers:
         say(racer)

@@ -69,11 +69,12 @@ def test_torch_is_the_network_as_it_was_written(model, module):
         assert off(answer, model.reference(block, size, halo)) < 1e-5
 
 
-def test_compile_agrees_and_prepares_a_shape_once():
+def test_compile_agrees_and_prepares_a_shape_once(monkeypatch):
     """The smallest network there is: the compiler takes its time whatever it is given."""
     model = model_of(nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Sigmoid()), 1).model
     block, backend = block_of(model, (4, 5, 6), (1, 1, 1)), Compiled(model, "cpu")
     assert backend.one_shape
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # or else torch starts a pool of processes
     for _ in range(2):
         answer = backend.predict(block, (4, 5, 6), (1, 1, 1))
         assert np.abs(answer - model.reference(block, (4, 5, 6), (1, 1, 1))).max() < 1e-6

@@ -28,7 +28,9 @@ def two(tmp_path):
 
 
 @pytest.mark.parametrize("chunks", [None, (8, 6, 5)])
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_any_box_is_what_numpy_would_cut_out(tmp_path, chunks, data):
     values, file = numbers(*SHAPE), tmp_path / "in.h5"

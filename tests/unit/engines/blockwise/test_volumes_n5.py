@@ -64,7 +64,9 @@ def test_a_fourth_axis_is_channels_and_a_fifth_time(tmp_path):
     assert everything(folder, at={"t": 2}).tolist() == [[[[4, 5]]]]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_any_box_is_what_numpy_would_cut_out(tmp_path, data):
     values = numbers(*SHAPE)

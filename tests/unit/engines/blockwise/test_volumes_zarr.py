@@ -45,7 +45,9 @@ def boxes(shape):
 # Values.
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(box=boxes(SHAPE))
 def test_any_box_is_what_numpy_would_cut_out(stored, box):
     folder, values, _ = stored

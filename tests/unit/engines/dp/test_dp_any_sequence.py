@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import HealthCheck, note, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -380,6 +381,7 @@ class AnySequence(RuleBasedStateMachine):
 
 
 TestAnySequence = AnySequence.TestCase
+TestAnySequence.pytestmark = [pytest.mark.filterwarnings("ignore:.*Reused.* has parameters of its own and no rule")]
 TestAnySequence.settings = settings(
-    max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=8, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -25,6 +25,7 @@ from rigdyno.engines.dp import (
     private_loader,
     replace_batch_norm,
 )
+from rigdyno.engines.dp.layers import _generic
 
 SAMPLES, BATCH = 128, 16
 NEXT_TO_NOTHING, NO_CLIPPING = 1e-9, 1e9
@@ -277,7 +278,7 @@ class TestValidation:
         assert [type(module) for module in same.modules()] == [type(module) for module in net.modules()]
         assert torch.equal(values(same), values(net))
 
-    def test_a_layer_without_a_rule_and_a_bare_parameter_are_trained_too(self):
+    def test_a_layer_without_a_rule_and_a_bare_parameter_are_trained_too(self, monkeypatch):
         class Own(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -286,7 +287,9 @@ class TestValidation:
             def forward(self, images: Tensor) -> Tensor:
                 return functional.linear(images.flatten(1), self.weight) + self.shift
 
-        _, net, optimizer, loader = private(Own())
+        monkeypatch.setattr(_generic, "_said", set())
+        with pytest.warns(UserWarning, match="Own.* has parameters of its own and no rule"):
+            _, net, optimizer, loader = private(Own())
         before = copy.deepcopy(net.state_dict())
         train(net, optimizer, loader)
         assert all(not torch.equal(value, before[name]) for name, value in net.state_dict().items())

@@ -75,7 +75,7 @@ def test_a_resumed_run_repeats_neither_noise_nor_batches(tmp_path):
     assert batches != drawn
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\x80\x04cos\nsystem\n."])
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\x80\x02cos\nsystem\n."])
 def test_other_files_are_refused(tmp_path, content):
     engine, net, optimizer, _ = private()
     (tmp_path / "file").write_bytes(content)

@@ -80,6 +80,7 @@ class Blocks(nn.Module):
         return checkpoint(inner if self.nested else layer, values, use_reentrant=self.reentrant)
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # torch: the first layer is one of them
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints_inside_the_network(reentrant, nested):

@@ -459,6 +459,7 @@ def test_other_parameters_in_the_place_of_a_layers_own_are_refused(make):
         net(torch.randn(SAMPLES, 8))
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_layers_without_any_output():
     class Empty(nn.Module):
         def __init__(self) -> None:

@@ -56,7 +56,7 @@ def script(text, cache=None):
     """The words that it prints, from a process of its own."""
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(text)]
     changed = {} if cache is None else {"NUMBA_CACHE_DIR": str(cache)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **changed})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, **changed})
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -578,20 +578,34 @@ def test_no_two_functions_of_the_kernels_have_one_name():
 
 @needs_numba
 def test_what_was_compiled_in_different_processes_fits_together(tmp_path):
-    """Two kernels alone in a process each, kept in one folder, then both in one process."""
-    one = """
+    """Two kernels alone in a process each, kept in one folder, then both in one process.
+
+    The processes are forked before anything is compiled, so that torch is loaded only once.
+    """
+    alone, other, *together = script(
+        """
+        import os
         import numpy as np, torch
         from rigdyno.engines.dp.kernels import noise, threads
-        torch.set_num_threads(2), threads()
-        def drawn(kernel, variant, *more):
+
+        def draw(kernel, variant, *more):
             found = np.zeros(600, np.float32)
             getattr(kernel, variant)(found, np.arange(8, dtype=np.uint32), 1, 1.0, 1.0, *more)
-            return found
-    """
-    calls = ["drawn(noise.release_double, 'parallel', 4)", "drawn(noise.release_single, 'serial')"]
-    alone = [script(f"{one}\n        print({call}.tobytes().hex()[:400])", tmp_path)[0] for call in calls]
-    together = script(f"{one}\n        for found in ({', '.join(calls)}): print(found.tobytes().hex()[:400])", tmp_path)
-    assert together == alone
+            print(found.tobytes().hex()[:400], flush=True)
+
+        double, single = (noise.release_double, "parallel", 4), (noise.release_single, "serial")
+        for draws in ([double], [single], [double, single]):
+            if child := os.fork():
+                assert os.waitpid(child, 0)[1] == 0
+                continue
+            torch.set_num_threads(2), threads()
+            for each in draws:
+                draw(*each)
+            os._exit(0)
+        """,
+        tmp_path,
+    )
+    assert together == [alone, other]
 
 
 @needs_numba

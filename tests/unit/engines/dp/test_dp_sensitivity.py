@@ -30,13 +30,13 @@ def sums(network: nn.Module, inputs: Tensor, target: Tensor, kernels: bool) -> T
 
 @pytest.mark.parametrize("kernels", ROUTES)
 @pytest.mark.parametrize("make", [wide, convolutional])
-@pytest.mark.parametrize("samples", [1, 2, 33, 128])
+@pytest.mark.parametrize("samples", [1, 2, 65])
 def test_one_sample_more_or_less(kernels, make, samples):
     torch.manual_seed(samples)
     network = make()
     inputs, target = torch.randn(samples, 3, 16, 16) * 50, torch.randint(CLASSES, (samples,))
     whole = sums(network, inputs, target, kernels)
-    for left_out in {0, samples // 2, samples - 1}:
+    for left_out in {0, samples - 1}:
         rest = [row for row in range(samples) if row != left_out]
         without = sums(network, inputs[rest], target[rest], kernels) if rest else torch.zeros_like(whole)
         assert float((whole - without).norm()) <= BOUND
@@ -47,10 +47,10 @@ def test_equal_samples_that_all_push_the_same_way(kernels):
     """Their sum is as large as it can be, and so is its rounding."""
     torch.manual_seed(0)
     network = convolutional()
-    inputs, target = (torch.randn(1, 3, 16, 16) * 50).expand(200, -1, -1, -1), torch.zeros(200, dtype=torch.long)
-    whole, without = (sums(network, inputs[:count], target[:count], kernels) for count in (200, 199))
+    inputs, target = (torch.randn(1, 3, 16, 16) * 50).expand(100, -1, -1, -1), torch.zeros(100, dtype=torch.long)
+    whole, without = (sums(network, inputs[:count], target[:count], kernels) for count in (100, 99))
     assert float((whole - without).norm()) <= BOUND
-    assert float(whole.norm()) > 199 * BOUND
+    assert float(whole.norm()) > 99 * BOUND
 
 
 @pytest.mark.parametrize("kernels", ROUTES)
