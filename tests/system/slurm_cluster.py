@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-START_SECONDS = 60.0
-STOP_SECONDS = 15.0
+START_SECONDS = 240.0
+STOP_SECONDS = 120.0
 PAUSE_SECONDS = 0.1
 SETTINGS = """\
 ClusterName=rigdyno
