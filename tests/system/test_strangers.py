@@ -1,19 +1,20 @@
-"""Strangers in the same network: whoever doesn't know the run's secret neither makes a node run something nor gets a
-figure into a record."""
+"""Strangers in the same network: without the secret of the run, they can't make a node run anything and can't add a
+figure to a record."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from held_ranks import HeldRanks
 from hosts import two_hosts
 from test_nodes import PATIENCE_SECONDS, PORT, SMALL, Node, only_record, secret_file
 
-from driving import COMMAND, environment, until
+from driving import COMMAND, environment, steps_began, until
 from rigdyno.schema.record import Completed
 
 TAKEN_OVER = "taken_over"
@@ -27,7 +28,8 @@ spec = '{{"workload": "os.py:system", "options": {{"command": "touch {TAKEN_OVER
 for number in range(3):
     store.set(f"welcome/{{number}}", "")
     store.set(f"cell/{{number}}", '{{"number": %d, "name": "x", "spec": %s, "port": 1}}' % (number, spec))
-time.sleep(60)
+while True:
+    time.sleep(60)
 """
 # A leader that speaks our protocol but guesses the secret.
 GUESSING_LEADER = f"""
@@ -83,11 +85,12 @@ def stranger(host, folder: Path, program: str, *arguments: str) -> subprocess.Po
 
 
 @pytest.mark.parametrize("program", [STORE, GUESSING_LEADER], ids=["a store", "a leader that guesses"])
-def test_nobody_at_the_rendezvous_makes_a_node_run_anything(tmp_path, program):
+def test_a_stranger_at_the_rendezvous_can_t_make_a_node_run_anything(tmp_path, program):
     with two_hosts() as (first, second):
         pretending = stranger(first, tmp_path, program, first.address, str(PORT))
         try:
-            code, log = Node(second, 1, tmp_path, first, "resnet50").ended()
+            with Node(second, 1, tmp_path, first, "resnet50") as node:
+                code, log = node.ended()
         finally:
             pretending.kill()
             pretending.wait()
@@ -98,14 +101,16 @@ def test_nobody_at_the_rendezvous_makes_a_node_run_anything(tmp_path, program):
 
 
 def test_forged_files_become_no_figure(tmp_path):
-    """The stranger knocks from before the meeting until the end, on the host of the real node."""
-    with two_hosts() as (first, second):
-        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "20s")
+    """The stranger tries from before the nodes meet until the end, on the host of the real node."""
+    with (
+        two_hosts() as (first, second),
+        Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--steps", "3") as ours,
+    ):
         knocking = stranger(second, tmp_path, FORGER, first.address, str(PORT))
         try:
             until(lambda: "kept out" in (tmp_path / "stranger.txt").read_text(), "the stranger had tried")
-            theirs = Node(second, 1, tmp_path, first, "resnet50")
-            endings = ours.ended(), theirs.ended()
+            with Node(second, 1, tmp_path, first, "resnet50") as theirs:
+                endings = ours.ended(), theirs.ended()
         finally:
             knocking.kill()
             knocking.wait()
@@ -131,7 +136,7 @@ for name in ("tcp", "tcp6"):
 
 
 def listening(host) -> set[str]:
-    """Addresses on which anything of this host listens, as the kernel writes them."""
+    """Return the addresses on which any process of this host listens, as the kernel writes them."""
     said = subprocess.run(host.command(sys.executable, "-c", LISTENING), capture_output=True, text=True, check=True)
     return {line.split()[0] for line in said.stdout.splitlines()}
 
@@ -141,19 +146,27 @@ def as_the_kernel_writes(address: str) -> str:
 
 
 def test_nothing_listens_on_another_address_than_the_given_one(tmp_path):
-    """Neither the meeting, nor the store that the ranks meet at, nor Gloo."""
+    """This holds for the meeting of the nodes, the store at which the ranks meet, and Gloo."""
+    held = HeldRanks(tmp_path)
     with two_hosts() as (first, second):
-        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "30s")
         seen = {first.name: set(), second.name: set()}
-        until(lambda: listening(first), "the first node listened")
-        theirs = Node(second, 1, tmp_path, first, "resnet50")
-        while ours.process.poll() is None:
+
+        def look() -> None:
             for host in (first, second):
                 seen[host.name] |= listening(host)
-        assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)
-    assert seen[first.name] <= {as_the_kernel_writes(first.address)}
-    assert seen[second.name] <= {as_the_kernel_writes(second.address)}
-    assert seen[first.name]
+
+        arguments = ("resnet50", *SMALL, "--ranks", "1", "--steps", "3")
+        with Node(first, 0, tmp_path, first, *arguments, PYTHONPATH=held.python_path) as ours:
+            until(lambda: listening(first), "the first node listened")
+            with Node(second, 1, tmp_path, first, "resnet50", PYTHONPATH=held.python_path) as theirs:
+                until(lambda: look() or steps_began(ours.store, rows=1), "the ranks had met")
+                look()
+                held.release()
+                while ours.process.poll() is None:
+                    look()
+                assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)
+    assert seen[first.name] == {as_the_kernel_writes(first.address)}
+    assert seen[second.name] == {as_the_kernel_writes(second.address)}
 
 
 def test_without_a_secret_only_the_loopback_interface_is_used(tmp_path):
@@ -169,16 +182,18 @@ def test_without_a_secret_only_the_loopback_interface_is_used(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_secret_stands_on_no_command_line(tmp_path):
+def test_the_secret_is_on_no_command_line(tmp_path):
     secret = secret_file(tmp_path).read_text().encode()
-    with two_hosts() as (first, second):
-        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "15s")
-        theirs = Node(second, 1, tmp_path, first, "resnet50")
+    with (
+        two_hosts() as (first, second),
+        Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--steps", "3") as ours,
+        Node(second, 1, tmp_path, first, "resnet50") as theirs,
+    ):
         while ours.process.poll() is None:
             for process in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
                     assert secret not in process.read_bytes()
                 except (FileNotFoundError, ProcessLookupError):
                     continue
-            os.sched_yield()
+            time.sleep(0.02)
         assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)
