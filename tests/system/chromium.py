@@ -16,7 +16,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars",
 )  # fmt: skip
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 
 
 class Chromium:
