@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from hosts import two_hosts
+from process_changes import trusting_horovod
 from test_nodes import Node, on_both, only_record
 
 from driving import cell_folders, none_left, steps_began, until
@@ -17,7 +18,7 @@ SHORT = ["--cards", "2", "--ranks", "1", "--steps", "40", "--repeat", "1", "--id
 
 def test_both_frameworks_over_two_nodes_with_telemetry_of_each(tmp_path):
     with two_hosts(named=True) as hosts:
-        run, _ = on_both(hosts, tmp_path, "cluster", *SHORT)
+        run, _ = on_both(hosts, tmp_path, "cluster", *SHORT, PYTHONPATH=trusting_horovod(tmp_path))
     assert all(isinstance(record.outcome, Completed) for record in run.records)
     assert [(each.spec.workload, each.spec.arrangement) for each in run.measurements] == [
         ("mnist_cnn", "ddp"), ("mnist_cnn", "horovod"), ("mnist_cnn", "horovod_mpi"),
@@ -45,7 +46,7 @@ def test_a_rank_that_is_lost_on_another_node_is_named(tmp_path, workload, arrang
     target = [workload, "--arrangement", arrangement, "--ranks", "1", "--budget", "20m"]
     with (
         two_hosts(named=True) as (first, second),
-        Node(first, 0, tmp_path, first, *target) as ours,
+        Node(first, 0, tmp_path, first, *target, PYTHONPATH=trusting_horovod(tmp_path)) as ours,
         Node(second, 1, tmp_path, first, workload) as theirs,
     ):
         until(lambda: steps_began(ours.store, rows=20), "the ranks were stepping")

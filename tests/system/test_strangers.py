@@ -6,12 +6,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from held_ranks import HeldRanks
 from hosts import two_hosts
+from process_changes import HeldRanks
 from test_nodes import PATIENCE_SECONDS, PORT, SMALL, Node, only_record, secret_file
 
 from driving import COMMAND, environment, steps_began, until
@@ -145,28 +147,53 @@ def as_the_kernel_writes(address: str) -> str:
     return socket.inet_aton(address)[::-1].hex().upper()
 
 
-def test_nothing_listens_on_another_address_than_the_given_one(tmp_path):
-    """This holds for the meeting of the nodes, the store at which the ranks meet, and Gloo."""
-    held = HeldRanks(tmp_path)
-    with two_hosts() as (first, second):
-        seen = {first.name: set(), second.name: set()}
+class Observed(NamedTuple):
+    """What was seen of a run on two hosts, from its start to its end."""
+
+    addresses: dict[str, set[str]]  # where each host should listen, and where it does
+    has_secret: list[str]  # command lines that hold the secret
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory):
+    """Look at a run while its nodes meet, at least once while its ranks are connected, and until it is over."""
+    folder = tmp_path_factory.mktemp("observed")
+    secret, held = secret_file(folder).read_text(), HeldRanks(folder)
+    with two_hosts() as hosts:
+        first, second = hosts
+        seen = Observed({as_the_kernel_writes(host.address): set() for host in hosts}, [])
 
         def look() -> None:
-            for host in (first, second):
-                seen[host.name] |= listening(host)
+            for host in hosts:
+                seen.addresses[as_the_kernel_writes(host.address)].update(listening(host))
+            seen.has_secret.extend(line for line in command_lines() if secret in line)
 
         arguments = ("resnet50", *SMALL, "--ranks", "1", "--steps", "3")
-        with Node(first, 0, tmp_path, first, *arguments, PYTHONPATH=held.python_path) as ours:
+        with Node(first, 0, folder, first, *arguments, PYTHONPATH=held.python_path) as ours:
             until(lambda: listening(first), "the first node listened")
-            with Node(second, 1, tmp_path, first, "resnet50", PYTHONPATH=held.python_path) as theirs:
+            with Node(second, 1, folder, first, "resnet50", PYTHONPATH=held.python_path) as theirs:
                 until(lambda: look() or steps_began(ours.store, rows=1), "the ranks had met")
                 look()
                 held.release()
                 while ours.process.poll() is None:
                     look()
                 assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)
-    assert seen[first.name] == {as_the_kernel_writes(first.address)}
-    assert seen[second.name] == {as_the_kernel_writes(second.address)}
+    return seen
+
+
+def command_lines() -> Iterator[str]:
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield process.read_bytes().decode(errors="replace")
+
+
+def test_each_host_listens_on_its_given_address_alone(observed):
+    """This holds for the meeting of the nodes, the store at which the ranks meet, and Gloo."""
+    assert all(found == {expected} for expected, found in observed.addresses.items()), observed.addresses
+
+
+def test_the_secret_is_on_no_command_line(observed):
+    assert observed.has_secret == []
 
 
 def test_without_a_secret_only_the_loopback_interface_is_used(tmp_path):
@@ -180,20 +207,3 @@ def test_without_a_secret_only_the_loopback_interface_is_used(tmp_path):
     assert "must share a secret" in answer.stderr
     assert "chmod 600 run.secret" in answer.stderr
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_secret_is_on_no_command_line(tmp_path):
-    secret = secret_file(tmp_path).read_text().encode()
-    with (
-        two_hosts() as (first, second),
-        Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--steps", "3") as ours,
-        Node(second, 1, tmp_path, first, "resnet50") as theirs,
-    ):
-        while ours.process.poll() is None:
-            for process in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    assert secret not in process.read_bytes()
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-            time.sleep(0.02)
-        assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)
