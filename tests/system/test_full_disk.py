@@ -1,6 +1,6 @@
 """A disk that is full or read-only is one line of error, and finished cells stay readable."""
 
-from driving import cell_folders, none_left, records, rigdyno
+from driving import cell_folders, here, none_left, records, rigdyno
 from rigdyno.schema.record import Completed
 from rigdyno.store.folder import run_folders
 
@@ -48,7 +48,7 @@ def test_a_disk_that_fills_up_during_a_run_keeps_the_finished_cells(tmp_path, di
     for cell in cell_folders(small):
         none_left(cell)
     for verb in ("report", "show"):
-        stored = rigdyno(verb, "--out", str(small), cwd=tmp_path)
+        stored = here(verb, "--out", str(small), cwd=tmp_path)
         assert stored.returncode == 0, stored.stderr
         assert "step/s" in stored.stdout
         assert "cells are not finished" in stored.stdout
@@ -61,7 +61,7 @@ def test_a_disk_that_is_full_from_the_beginning_is_one_line(tmp_path, disk):
     assert answer.returncode == 2
     assert answer.stderr.count("\n") == 1
     assert "the disk is full; free some space or choose another folder with --out" in answer.stderr
-    assert rigdyno("leaderboard", "device", "--out", str(small), cwd=tmp_path).returncode == 0
+    assert here("leaderboard", "device", "--out", str(small), cwd=tmp_path).returncode == 0
 
 
 def test_a_read_only_disk_is_one_line(tmp_path, disk):
@@ -70,5 +70,5 @@ def test_a_read_only_disk_is_one_line(tmp_path, disk):
     assert answer.returncode == 2
     assert answer.stderr.count("\n") == 1
     assert "the disk is read-only; choose another folder with --out" in answer.stderr
-    assert rigdyno("leaderboard", "device", "--out", str(locked), cwd=tmp_path).returncode == 0
-    assert rigdyno("clean", "--out", str(locked), cwd=tmp_path).stdout == "nothing to delete\n"
+    assert here("leaderboard", "device", "--out", str(locked), cwd=tmp_path).returncode == 0
+    assert here("clean", "--out", str(locked), cwd=tmp_path).stdout == "nothing to delete\n"

@@ -20,7 +20,7 @@ WAYS = {
     "mnist_cnn": ("ddp", "horovod", "horovod_mpi"),
     "mnist_cnn_tensorflow": ("multiworker", "horovod", "horovod_mpi"),
 }
-# Keeps weights before and after, and leaves dropout out, which every rank draws its own.
+# Saves the weights before and after training. Without dropout, which differs from rank to rank.
 KEEPING = """\
 import os, sys
 from pathlib import Path

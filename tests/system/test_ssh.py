@@ -52,13 +52,13 @@ def served(tmp_path):
 
 
 def _with_run_folder(server, *arguments):
-    """sshd wants /run/sshd, which a machine that never started it hasn't; in a namespace that nobody else sees."""
+    """Provide /run/sshd, which sshd requires, in a mount namespace of its own."""
     make = 'mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec "$@"'
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", make, "sh", server, *arguments]
 
 
 def _with_key(folder):
-    """An `ssh` that knows the test's key and nobody else's files."""
+    """Return an environment whose `ssh` uses the key of the test and no configuration files."""
     wrapper = folder / "bin" / "ssh"
     wrapper.parent.mkdir()
     real = shutil.which("ssh")
@@ -87,7 +87,7 @@ def complaint(answer):
 
 
 def test_the_other_host_is_started_and_its_participants_come_back(served, tmp_path):
-    """Though its shell prints something first."""
+    """The shell on the other host prints something first, which is ignored."""
     hosts, variables = served
     (tmp_path / ".bashrc").write_text("echo welcome to the cluster\n")
     answer = run(hosts, tmp_path, variables, *names_of(hosts))

@@ -20,7 +20,7 @@ from driving import COMMAND, environment, steps_began, until
 from rigdyno.schema.record import Completed
 
 TAKEN_OVER = "taken_over"
-# A store of PyTorch's at the rendezvous, as an earlier version met at: it asks for os.system as a 'workload'.
+# A PyTorch store at the rendezvous, where an earlier version met: it asks for os.system as a 'workload'.
 STORE = f"""
 import sys, time
 from datetime import timedelta
