@@ -129,9 +129,9 @@ def none_left(cell: Path) -> None:
     until(lambda: not any(map(is_alive, pids)), f"the processes {pids} were gone")
 
 
-def with_a_killed_rank(*arguments: str, cwd: Path) -> RunRecord:
+def with_a_killed_rank(*arguments: str, cwd: Path, **changes: str) -> RunRecord:
     """The record of a run of which the second rank is killed while it steps; none of its processes is left."""
-    process = started("run", *arguments, cwd=cwd)
+    process = started("run", *arguments, cwd=cwd, **changes)
     until(lambda: steps_began(cwd / "runs", rows=20), "the ranks were stepping")
     (cell,) = cell_folders(cwd / "runs")
     os.kill(pid_of(cell, "rank1"), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a window, spoken to over two pipes in the words of its DevTools protocol."""
+"""Debian's Chromium without a window, controlled over two pipes by its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars",
 )  # fmt: skip
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 
 
 class Chromium:
-    """One browser. Pages are opened one after the other in one tab; what happens in it is kept."""
+    """One browser with one tab, in which pages are opened one after the other. Its events are kept."""
 
     def __init__(self, profile: Path) -> None:
         to_read, self._out = os.pipe()
@@ -64,7 +64,7 @@ class Chromium:
             self.events.append(self._next())
 
     def ask(self, expression: str) -> Any:
-        """The value of an expression in the page, or of what it promises."""
+        """Return the value of an expression in the page; a promise is waited for."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"])
@@ -81,7 +81,7 @@ class Chromium:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def screenshot(self, file: Path) -> None:
-        """Of the whole page, however long."""
+        """Save an image of the whole page."""
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
         file.write_bytes(base64.b64decode(data))
 
@@ -92,7 +92,7 @@ class Chromium:
         return [event["request"]["url"] for event in self.said("Network.requestWillBeSent")]
 
     def complaints(self) -> list[Any]:
-        """Whatever would stand in the console, and dialogs."""
+        """Return all messages of the console, and all dialogs."""
         methods = (
             "Runtime.consoleAPICalled",
             "Runtime.exceptionThrown",
@@ -102,9 +102,9 @@ class Chromium:
         return [each for method in (*methods, "Page.javascriptDialogOpening") for each in self.said(method)]
 
     def close(self) -> None:
-        os.close(self._out)  # it ends by itself when nobody can tell it anything
+        os.close(self._out)  # the browser exits when its input is closed
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -120,7 +120,7 @@ class Chromium:
             ready, _, _ = select.select([self._in], [], [], max(0.0, ends_at - time.monotonic()))
             chunk = os.read(self._in, 1 << 20) if ready else b""
             if not chunk:
-                raise RuntimeError("the browser says nothing any more")
+                raise RuntimeError(f"the browser has exited, or did not answer for {PATIENCE_SECONDS:g} s")
             self._left += chunk
         message, _, self._left = self._left.partition(b"\0")
         return json.loads(message)

@@ -1,4 +1,4 @@
-"""What needs root. Each thing that isn't here is skipped, with its reason."""
+"""Tests that need root. A test whose tools are missing is skipped, with the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.system)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _root() -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("needs Linux")
@@ -27,7 +27,7 @@ def _root() -> None:
 
 @pytest.fixture
 def disk(tmp_path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a small disk in memory."""
+    """Yield a function that mounts a small disk in memory."""
     mounted: list[Path] = []
 
     def mount(options: str) -> Path:

@@ -1,4 +1,4 @@
-"""Control groups: what containers are made of."""
+"""Control groups, by which containers limit memory and processor time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @contextmanager
 def control_group(controller: str, suffix: str = "") -> Iterator[Path]:
-    """A control group of its own, of either version; skips where none can be made."""
+    """Make a control group, of version 1 or 2; skip the test where that isn't possible."""
     v1, v2 = CGROUPS / controller, CGROUPS
     parent = v1 if v1.is_dir() else v2
     group = parent / f"rigdyno-test-{os.getpid()}{suffix}"
@@ -27,15 +27,15 @@ def control_group(controller: str, suffix: str = "") -> Iterator[Path]:
     try:
         if parent == v2 and controller not in (group / "cgroup.controllers").read_text().split():
             pytest.skip(f"the controller '{controller}' is not handed down to control groups here")
-        _put_first(group)
+        _prioritise(group)
         yield group
     finally:
-        until(lambda: not (group / "cgroup.procs").read_text(), "everybody had left the control group")
+        until(lambda: not (group / "cgroup.procs").read_text(), "the control group was empty")
         group.rmdir()
 
 
-def _put_first(group: Path) -> None:
-    """Before all that isn't in it, so that a machine that is busy otherwise doesn't show."""
+def _prioritise(group: Path) -> None:
+    """Give the group priority over all other processes, so that other load hardly slows it down."""
     for name, most in (("cpu.shares", "262144"), ("cpu.weight", "10000")):
         if (group / name).exists():
             (group / name).write_text(most)
@@ -46,5 +46,5 @@ def is_version_1(group: Path) -> bool:
 
 
 def inside(group: Path, *command: str) -> list[str]:
-    """The command, started inside the group."""
+    """Return a command that enters the group and runs the given command in it."""
     return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *command]

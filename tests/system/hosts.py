@@ -1,4 +1,4 @@
-"""Several hosts on one machine: network namespaces joined by a pair of virtual cables."""
+"""Two hosts on one machine: network namespaces connected by a virtual cable."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ class Host:
     name: str
     address: str
     core: int
-    group: Path  # its own: of one for both, a host that is busy would take most
-    names: Path | None = None  # a list of hosts: then it has a name of its own, which stands for its address
+    group: Path  # control group of this host alone, so that a busy host can't take time from the other
+    names: Path | None = None  # hosts file; with it, the host has its own name, which resolves to its address
 
     def command(self, *arguments: str, ahead_seconds: int = 0) -> list[str]:
-        """On this host, and on its core: hosts share none. In a control group that goes before all that isn't of a
-        host, so that a machine that is busy otherwise doesn't show; how nice a process is counts only within its
-        session, and every worker has its own. `ahead_seconds`: of its monotonic clock."""
+        """Return a command that runs the given one on this host and on its core, which no other host uses.
+
+        The control group of the host has priority over processes of no host, so that other load hardly slows it down.
+        Niceness would not do: it counts only within a session, and every worker has its own session. `ahead_seconds` is
+        the lead of its monotonic clock.
+        """
         clock = ["unshare", "--time", "--fork", "--kill-child", f"--monotonic={ahead_seconds}"] if ahead_seconds else []
         own_core = ["taskset", "--cpu-list", str(self.core)]
         naming = f'hostname {self.name} && mount --bind {self.names} /etc/hosts && exec "$@"'
@@ -38,7 +41,7 @@ class Host:
 
 @contextmanager
 def two_hosts(rate: str | None = None, *, named: bool = False) -> Iterator[tuple[Host, Host]]:
-    """`rate`: what the cable carries, e.g. 100mbit; `named`: each host by a name of its own."""
+    """Connect two hosts. `rate` limits the cable, e.g. 100mbit; `named` gives each host its own name."""
     cores = sorted(os.sched_getaffinity(0))
     for tool in ("ip", "tc", "taskset"):
         if shutil.which(tool) is None:
@@ -47,7 +50,7 @@ def two_hosts(rate: str | None = None, *, named: bool = False) -> Iterator[tuple
         pytest.skip("needs two cores")
     tag = f"rd{os.getpid() % 100_000}"
     addresses = {f"{tag}a": "10.213.77.1", f"{tag}b": "10.213.77.2"}
-    with control_group("cpu", "a") as one, control_group("cpu", "b") as two, _list_of(addresses) as names:
+    with control_group("cpu", "a") as one, control_group("cpu", "b") as two, _hosts_file(addresses) as names:
         groups = zip(addresses.items(), cores, (one, two), strict=False)
         a, b = (Host(*host, core, group, names if named else None) for host, core, group in groups)
         hosts = a, b
@@ -60,7 +63,7 @@ def two_hosts(rate: str | None = None, *, named: bool = False) -> Iterator[tuple
 
 
 @contextmanager
-def _list_of(addresses: dict[str, str]) -> Iterator[Path]:
+def _hosts_file(addresses: dict[str, str]) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile("w", prefix="rigdyno-hosts-") as file:
         file.write("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items()))
         file.flush()

@@ -1,4 +1,4 @@
-"""A Slurm of several virtual nodes on one machine: real daemons, a key and ports of their own."""
+"""A Slurm cluster of several virtual nodes on one machine: real daemons, with their own key and ports."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-START_SECONDS = 60.0
-STOP_SECONDS = 15.0
+START_SECONDS = 240.0
+STOP_SECONDS = 120.0
 PAUSE_SECONDS = 0.1
 SETTINGS = """\
 ClusterName=rigdyno
@@ -59,10 +59,10 @@ PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=CANCEL MaxTime=INFINITE S
 class Cluster:
     folder: Path
     environment: dict[str, str]
-    """To add to the environment of whatever talks to this Slurm."""
+    """Variables by which a command finds this Slurm."""
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm prints, e.g. `squeue --noheader`."""
+        """Return what a command of Slurm prints, e.g. `squeue --noheader`."""
         answer = subprocess.run(
             command, env=_clean(self.environment), capture_output=True, text=True, timeout=START_SECONDS, check=False
         )
@@ -72,7 +72,7 @@ class Cluster:
 
 @contextmanager
 def slurm_cluster(folder: Path, nodes: int = 2) -> Iterator[Cluster]:
-    """Nodes n1, n2, ... of one CPU each. A job of the default partition `main` preempts one of the partition `low`."""
+    """Run nodes n1, n2, ... of one CPU each. Jobs in the default partition `main` preempt those in `low`."""
     munged, controller, node = (_program(name) for name in ("munged", "slurmctld", "slurmd"))
     names = [f"n{number}" for number in range(1, nodes + 1)]
     cluster = Cluster(folder, {"SLURM_CONF": str(folder / "slurm.conf")})
@@ -98,10 +98,10 @@ def _program(name: str) -> str:
 
 
 def _short_folder(stack: ExitStack) -> Path:
-    """For sockets: the path of one has at most 107 characters, and the folder of a test may be longer than that."""
+    """Make a folder for sockets, whose paths have at most 107 characters; the path of a test may be longer."""
     folder = Path(tempfile.mkdtemp(prefix="slurm"))
     stack.callback(shutil.rmtree, folder)
-    folder.chmod(0o755)  # munged wants everybody to reach its socket
+    folder.chmod(0o755)  # munged requires that all users can reach its socket
     return folder
 
 
@@ -122,7 +122,7 @@ def _configure(folder: Path, short: Path, names: list[str]) -> None:
 
 
 def _loopback_address() -> str:
-    """Slurm's daemons listen on the address of this machine's name. It must not be one that others can reach."""
+    """Return the address of this machine's name, on which Slurm's daemons listen. Other machines must not reach it."""
     try:
         address = socket.gethostbyname(name := socket.gethostname())
     except OSError as error:
@@ -133,7 +133,7 @@ def _loopback_address() -> str:
 
 
 def _free_ports(address: str, count: int) -> list[int]:
-    """All bound at once, so that they differ."""
+    """Return distinct free ports; all are bound at the same time."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -142,7 +142,7 @@ def _free_ports(address: str, count: int) -> list[int]:
 
 
 def _munge_options(folder: Path, short: Path) -> list[str]:
-    """`--force`: the folder of a test lies below one that everybody may write to, and munged doesn't like that."""
+    """Return the options of munged. Without `--force` it refuses a folder below one that all users may write to."""
     files = {"key-file": "munge.key", "pid-file": "munged.pid", "log-file": "munged.log", "seed-file": "munged.seed"}
     options = [f"--{option}={folder / name}" for option, name in files.items()]
     return ["--foreground", "--force", f"--socket={short}/munge.socket", *options]
@@ -150,7 +150,7 @@ def _munge_options(folder: Path, short: Path) -> list[str]:
 
 @contextmanager
 def _daemon(cluster: Cluster, name: str, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs in the foreground of a session of its own: Ctrl-C ends the test first, and the test ends this."""
+    """Run a daemon in its own session: Ctrl-C ends the test first, and the test ends the daemon."""
     with (cluster.folder / f"{name}.err").open("wb") as log:
         process = subprocess.Popen(
             command, env=_clean(cluster.environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -168,7 +168,7 @@ def _daemon(cluster: Cluster, name: str, *command: str) -> Iterator[subprocess.P
 
 
 def _clean(environment: dict[str, str]) -> dict[str, str]:
-    """Without the variables of a Slurm that these tests may themselves run under."""
+    """Return the environment without the variables of a Slurm job in which these tests may run."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLURM")} | environment
 
 
@@ -182,14 +182,14 @@ def _wait(cluster: Cluster, what: str, done: Callable[[], bool]) -> None:
 
 
 def _states(cluster: Cluster) -> list[str]:
-    """Of the nodes; none as long as the controller doesn't answer."""
+    """Return the states of the nodes; the list is empty while the controller doesn't answer."""
     command = ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%T"]
     answer = subprocess.run(command, env=_clean(cluster.environment), capture_output=True, text=True, check=False)
     return answer.stdout.split()
 
 
 def _cancel_jobs(cluster: Cluster, controller: subprocess.Popen[bytes]) -> None:
-    """Until none is left: a job's processes end with it."""
+    """Cancel jobs until none is left; their processes end with them."""
     end = time.monotonic() + STOP_SECONDS
     while controller.poll() is None and time.monotonic() < end:
         jobs = cluster.ask("squeue", "--noheader", "--format=%A").split()
@@ -200,7 +200,7 @@ def _cancel_jobs(cluster: Cluster, controller: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_strays(cluster: Cluster) -> None:
-    """What outlived its job or its daemon. The environment of a process tells that it ran on one of our nodes."""
+    """Kill processes that outlived their job or daemon. Their environment tells that they ran on one of our nodes."""
     ours = f"SLURM_CONF={cluster.environment['SLURM_CONF']}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # a process may end in between

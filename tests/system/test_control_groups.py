@@ -1,4 +1,4 @@
-"""Real limits of a container: memory that runs out, a processor that is taken away."""
+"""Limits of a container: memory that runs out, and a processor that is throttled."""
 
 import subprocess
 from pathlib import Path
@@ -24,7 +24,7 @@ def little_memory():
 
 @pytest.fixture
 def slow_processor():
-    """The group, and what leaves it a quarter of a core."""
+    """Yield a control group, and a function that limits it to a quarter of a core."""
     with control_group("cpu") as group:
 
         def throttle() -> None:
@@ -52,7 +52,7 @@ def seconds_stepped(store: Path) -> float:
 
 def test_the_kernel_ends_a_worker_for_want_of_memory(tmp_path, little_memory):
     (tmp_path / "hoard.py").write_text(HOARD)
-    process = run_inside(little_memory, "run", "hoard.py:step", "--budget", "6s", cwd=tmp_path)
+    process = run_inside(little_memory, "run", "hoard.py:step", "--budget", "10m", cwd=tmp_path)
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 1, err
     (record,) = records(only_run(tmp_path))
@@ -61,7 +61,7 @@ def test_the_kernel_ends_a_worker_for_want_of_memory(tmp_path, little_memory):
     assert "the memory ran out" in " ".join(out.split())  # however the note is wrapped
 
 
-def test_what_does_not_fit_the_group_is_refused_before_it_runs(tmp_path, little_memory):
+def test_a_workload_that_exceeds_the_group_is_refused_before_it_runs(tmp_path, little_memory):
     process = run_inside(little_memory, "run", "tensor_add", "--set", "size=12288", cwd=tmp_path)
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 2
@@ -69,12 +69,16 @@ def test_what_does_not_fit_the_group_is_refused_before_it_runs(tmp_path, little_
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_processor_that_is_throttled_halfway(tmp_path, slow_processor):
-    """Without a temperature or a clock to read: from the steps alone. Where there is other load, that is named too."""
+def test_a_processor_that_is_throttled_halfway_is_recognised(tmp_path, slow_processor):
+    """The steps alone tell, without a temperature or a clock to read.
+
+    Other load can't hide it: the control group has priority over all other processes, so its rate before the limit is
+    that of nearly a whole core, and after it at most that of a quarter. Other load may add a reason of its own.
+    """
     group, throttle = slow_processor
-    command = ("run", "tensor_add", "--set", "size=512", "--threads", "1", "--soak", "26s")
+    command = ("run", "tensor_add", "--set", "size=512", "--threads", "1", "--soak", "20s")
     process = run_inside(group, *command, cwd=tmp_path)
-    until(lambda: seconds_stepped(tmp_path / "runs") > 9, "a third of the soak was over")
+    until(lambda: seconds_stepped(tmp_path / "runs") > 5, "a quarter of the soak was over")
     throttle()
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err

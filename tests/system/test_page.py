@@ -1,4 +1,4 @@
-"""The page in a real browser: nothing leaves it, nothing is cut, and everything is reached without a mouse."""
+"""The page in a real browser: it loads nothing, cuts no text, and can be used without a mouse."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ CUT = """
 })()
 """
 
+# Whatever a click or a focus has queued has run by the second frame.
+TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
@@ -61,7 +64,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Each by its name; made once."""
+    """Render each page once; return the files by name."""
     root = tmp_path_factory.mktemp("pages")
     runs = {
         "suite": [stored_suite(root, [1.001, 0.999, 1.0, 1.002])],
@@ -79,7 +82,7 @@ def pages(tmp_path_factory):
 
 
 def stored_campaign(root):
-    """Of one suite that ran, and one that can't."""
+    """Store a campaign of one suite that ran and one that can't run."""
     folder = CampaignFolder.create(root, "all", NOW)
     run = stored_suite(folder.path, [1.001, 0.999, 1.0, 1.002])
     left_out = LeftOut(suite="privacy", reason="opacus is not installed; try pip install 'rigdyno[peers]'")
@@ -110,7 +113,7 @@ def test_axe_finds_nothing(browser, pages, name, dark):
 
 
 def barriers(browser):
-    """What axe complains of; that it looked at all is checked, too."""
+    """Return the violations that axe finds, after checking that it has looked at the page."""
     browser.ask(AXE.read_text(encoding="utf-8") + "; null")
     wrong = "r.violations.map(v => [v.id, v.impact, v.nodes[0].html])"
     found = browser.ask(f"axe.run().then(r => ({{passed: r.passes.length, wrong: {wrong}}}))")
@@ -119,7 +122,7 @@ def barriers(browser):
 
 
 def test_a_hostile_run_does_nothing_when_it_is_used(browser, pages):
-    """Pointed at, focused, sorted, printed: no dialog, no request, no message."""
+    """Pointing, focusing, sorting and printing cause no dialog, no request and no message."""
     browser.open(pages["hostile"], width=1440)
     for x in range(150, 1300, 90):
         for y in range(100, 900, 90):
@@ -127,7 +130,7 @@ def test_a_hostile_run_does_nothing_when_it_is_used(browser, pages):
     browser.ask("document.querySelectorAll('[tabindex]').forEach(each => { each.focus(); })")
     browser.ask("document.querySelectorAll('button, summary').forEach(each => { each.click(); })")
     browser.call("Page.printToPDF")
-    browser.ask("new Promise(done => setTimeout(done, 50))")
+    browser.ask(TWO_FRAMES)
     assert browser.requests() == [pages["hostile"].as_uri()]
     assert browser.complaints() == []
     assert browser.ask("document.querySelectorAll('main script, main img, main iframe, main style').length") == 0
@@ -258,7 +261,7 @@ OUTSIDE = r"""
 
 @pytest.fixture(scope="module")
 def every_kind(tmp_path_factory):
-    """A page with a figure of every kind."""
+    """Render a page with a figure of every kind."""
     file = tmp_path_factory.mktemp("figures") / "figures.html"
     file.write_text(render(View(title="Every kind", figures=tuple(EVERY.values())), Page()), encoding="utf-8")
     return file
@@ -281,7 +284,7 @@ def test_axe_finds_nothing_in_figures(browser, every_kind, dark):
 
 
 def test_drawings_follow_light_and_dark(browser, every_kind):
-    """Greys and colours of marks change with the page's own."""
+    """The greys and the colours of marks differ between the light and the dark page."""
     seen = []
     for dark in (False, True):
         browser.open(every_kind, width=1440, dark=dark)

@@ -1,20 +1,26 @@
-"""A real Slurm of two virtual nodes: asked for from the login node, from inside an allocation, and taken away."""
+"""A real Slurm of two virtual nodes: runs from the login node and in an allocation, and jobs that are taken away."""
 
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from process_changes import HeldRanks, trusting_horovod
 from slurm_cluster import Cluster, slurm_cluster
 
 from driving import COMMAND, environment, records, until
 from rigdyno import api
+from rigdyno.launchers import slurm
 from rigdyno.schema.record import Completed, Failed
 from rigdyno.store.folder import RunFolder
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 600.0
 SMALL = ["--set", "batch_size=2", "--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
 ASKED = ["--launcher", "slurm", "--ranks", "1", "--threads", "1"]
 
@@ -36,16 +42,26 @@ def variables(cluster: Cluster) -> dict[str, str]:
     return {**kept, **cluster.environment}
 
 
-def started(cluster: Cluster, folder: Path, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*before, *COMMAND, "run", *arguments], cwd=folder, env=variables(cluster) | {"TMPDIR": str(folder)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+@contextmanager
+def started(
+    cluster: Cluster, folder: Path, *arguments: str, before: tuple[str, ...] = (), **changes: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Start `rigdyno run`, and kill it at the end unless it is over."""
+    with subprocess.Popen(
+        [*before, *COMMAND, "run", *arguments], cwd=folder, text=True,
+        env=variables(cluster) | {"TMPDIR": str(folder)} | changes, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def run(cluster: Cluster, folder: Path, *arguments: str, before: tuple[str, ...] = ()) -> tuple[int, str, str]:
-    process = started(cluster, folder, *arguments, before=before)
-    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+def run(
+    cluster: Cluster, folder: Path, *arguments: str, before: tuple[str, ...] = (), **changes: str
+) -> tuple[int, str, str]:
+    with started(cluster, folder, *arguments, before=before, **changes) as process:
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, out, err
 
 
@@ -62,11 +78,20 @@ def is_running(cluster: Cluster) -> bool:
     return "RUNNING" in cluster.ask("squeue", "--noheader", "--format=%T")
 
 
-def test_from_the_login_node_with_two_nodes(cluster, tmp_path):
-    code, _, err = run(cluster, tmp_path, "resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "20s")
+@pytest.fixture(scope="module")
+def suite_run(cluster, tmp_path_factory):
+    """Run the scaling suite from the login node; return the stored run and all that was printed to stderr."""
+    folder = tmp_path_factory.mktemp("suite")
+    arguments = ("scaling", *SMALL, *ASKED, "--nodes", "2", "--repeat", "1", "--steps", "3")
+    code, _, err = run(cluster, folder, *arguments)
     assert code == 0, err
-    finished = api.load(only_path(tmp_path))
-    [record] = finished.records
+    return api.load(only_path(folder)), err
+
+
+def test_the_participants_of_both_nodes_are_recorded(suite_run):
+    finished, _ = suite_run
+    [measurement] = [each for each in finished.measurements if (each.spec.workload, each.spec.nodes) == ("resnet50", 2)]
+    [record] = measurement.records
     assert isinstance(record.outcome, Completed)
     assert [each.id for each in record.participants] == ["rank0", "rank1", "node0", "node1"]
     assert len(record.nodes) == 2
@@ -75,41 +100,37 @@ def test_from_the_login_node_with_two_nodes(cluster, tmp_path):
         assert {f"{name}/steps.rows", f"{name}/log.txt", f"{name}/report.json"} <= set(record.files)
     for name in ("node0", "node1"):
         assert {f"{name}/telemetry.rows", f"{name}/launcher.log"} <= set(record.files)
-    [measurement] = finished.measurements
     assert list(measurement.phases.by_rank) == [0, 1]
 
 
-def test_inside_an_allocation_what_it_has_is_used(cluster, tmp_path):
-    salloc = ("salloc", "--nodes=2", "--ntasks-per-node=1")
-    arguments = ("resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "15s")
-    code, _, err = run(cluster, tmp_path, *arguments, before=salloc)
-    assert code == 0, err
-    [record] = records(RunFolder(only_path(tmp_path)))
-    assert isinstance(record.outcome, Completed)
-    elsewhere = tmp_path / "other"
-    elsewhere.mkdir()
-    too_many = ("resnet50", *SMALL, *ASKED, "--nodes", "3", "--budget", "15s")
-    code, _, err = run(cluster, elsewhere, *too_many, before=salloc)
-    assert code == 2
-    assert "has 2 nodes, not 3" in err
-    assert not (elsewhere / "runs").exists()
-
-
-def test_a_suite_of_several_sizes_has_one_job(cluster, tmp_path):
-    arguments = ("scaling", *SMALL, *ASKED, "--nodes", "2", "--repeat", "1", "--steps", "6")
-    code, _, err = run(cluster, tmp_path, *arguments)
-    assert code == 0, err
-    assert err.count("Slurm job") >= 1
-    finished = api.load(only_path(tmp_path))
+def test_a_suite_of_several_sizes_has_one_job(suite_run):
+    finished, err = suite_run
+    assert len(set(re.findall(r"Slurm job (\d+): starting", err))) == 1
     sizes = sorted((record.spec.workload, record.spec.nodes) for record in finished.records)
     assert sizes == [("allreduce", 2), ("resnet50", 1), ("resnet50", 2)]
     assert all(isinstance(record.outcome, Completed) for record in finished.records)
     assert {record.spec.launcher for record in finished.records} == {"slurm"}
 
 
+def test_inside_an_allocation_what_it_has_is_used(cluster, tmp_path):
+    salloc = ("salloc", "--nodes=2", "--ntasks-per-node=1")
+    arguments = ("resnet50", *SMALL, *ASKED, "--nodes", "2", "--steps", "3")
+    code, _, err = run(cluster, tmp_path, *arguments, before=salloc)
+    assert code == 0, err
+    [record] = records(RunFolder(only_path(tmp_path)))
+    assert isinstance(record.outcome, Completed)
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    too_many = ("resnet50", *SMALL, *ASKED, "--nodes", "3", "--steps", "3")
+    code, _, err = run(cluster, elsewhere, *too_many, before=salloc)
+    assert code == 2
+    assert "has 2 nodes, not 3" in err
+    assert not (elsewhere / "runs").exists()
+
+
 def test_the_cluster_suite_trains_in_both_frameworks(cluster, tmp_path):
-    job = ("--cards", "2", "--nodes", "2", "--steps", "80", "--repeat", "1", "--idle", "1s")
-    code, _, err = run(cluster, tmp_path, "cluster", *ASKED, *job)
+    job = ("--cards", "2", "--nodes", "2", "--steps", "40", "--repeat", "1", "--idle", "1s")
+    code, _, err = run(cluster, tmp_path, "cluster", *ASKED, *job, PYTHONPATH=trusting_horovod(tmp_path))
     assert code in (0, 1), err
     finished = api.load(only_path(tmp_path))
     failed = [record for record in finished.records if not isinstance(record.outcome, Completed)]
@@ -118,11 +139,11 @@ def test_the_cluster_suite_trains_in_both_frameworks(cluster, tmp_path):
     assert all("MPI can't tell them apart" in record.outcome.message for record in failed)
     trained = [each for each in finished.measurements if each.job is not None]
     assert {each.spec.arrangement for each in trained} >= {"ddp", "multiworker"}
-    assert all((each.spec.nodes, each.job.steps) == (2, 40) for each in trained)
+    assert all((each.spec.nodes, each.job.steps) == (2, 20) for each in trained)
 
 
-def stepping(folder: Path) -> bool:
-    """Both ranks: until their cell is over, their files lie in the nodes' temporary folders."""
+def ranks_began(folder: Path) -> bool:
+    """Return whether both ranks have opened their files, which are in the nodes' temporary folders during a cell."""
     return len(list(folder.glob("rigdyno*/1/rank*/steps.rows"))) == 2
 
 
@@ -130,23 +151,16 @@ def stepping(folder: Path) -> bool:
 def test_a_job_that_is_taken_away_is_recorded_and_resumed(cluster, tmp_path, by):
     partition = ["--slurm", "partition=low"] if by == "preemption" else []
     sweep = ["--sweep", "batch_size=2,3"]
-    options = ["--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
+    options = ["--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001", "--steps", "3"]
     arguments = ("resnet50", *sweep, *options, *ASKED, "--nodes", "2", *partition)
-    process = started(cluster, tmp_path, *arguments)
-    try:
-        until(lambda: is_running(cluster) and stepping(tmp_path), "the first cell was under way")
-        other = None
+    held = HeldRanks(tmp_path)
+    with started(cluster, tmp_path, *arguments, PYTHONPATH=held.python_path) as process:
+        until(lambda: is_running(cluster) and ranks_began(tmp_path), "the first cell was under way")
         if by == "scancel":
             cluster.ask("scancel", *jobs(cluster))
         else:
-            other = subprocess.Popen(
-                ["srun", "--partition=main", "--nodes=2", "true"], env=variables(cluster), stderr=subprocess.DEVNULL
-            )
+            cluster.ask("srun", "--partition=main", "--nodes=2", "true")
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
-        if other is not None:
-            other.wait(PATIENCE_SECONDS)
-    finally:
-        process.kill()
     assert process.returncode == 1, err
     assert "Traceback" not in err
     path = only_path(tmp_path)
@@ -155,7 +169,7 @@ def test_a_job_that_is_taken_away_is_recorded_and_resumed(cluster, tmp_path, by)
     assert record.outcome.kind == "job_ended"
     expected = "was cancelled" if by == "scancel" else "was preempted"
     assert expected in record.outcome.message
-    if by == "scancel":  # then Slurm gives its processes time to leave
+    if by == "scancel":  # Slurm gives the processes time to end
         assert {"rank0/log.txt", "rank1/log.txt", "rank0/steps.rows", "rank1/steps.rows"} <= set(record.files)
     assert "2 of 2 cells are not finished; go on with: rigdyno run --resume" in " ".join(out.split())
     code, _, err = run(cluster, tmp_path, "--resume", str(path))
@@ -164,31 +178,54 @@ def test_a_job_that_is_taken_away_is_recorded_and_resumed(cluster, tmp_path, by)
 
 
 def test_a_job_that_runs_out_of_its_time_is_recorded(cluster, tmp_path):
-    """Slurm counts minutes: one is the least that a job can have."""
-    limited = ["--slurm", "time=1"]
-    arguments = ("resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "4m", *limited)
-    code, _, err = run(cluster, tmp_path, *arguments)
-    assert code == 1, err
+    """The time ends during the cell, however long that took to start."""
+    arguments = ("resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "20m", "--slurm", "time=60")
+    with started(cluster, tmp_path, *arguments) as process:
+        until(lambda: is_running(cluster) and ranks_began(tmp_path), "the cell was under way")
+        [job] = jobs(cluster)
+        cluster.ask("scontrol", "update", f"JobId={job}", "EndTime=now")
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 1, err
     [record] = records(RunFolder(only_path(tmp_path)))
     assert isinstance(record.outcome, Failed)
     assert record.outcome.kind == "job_ended"
     assert "ran out of its time" in record.outcome.message
 
 
-def test_a_pending_job_says_why_and_ctrl_c_takes_it_back(cluster, tmp_path):
-    holding = subprocess.Popen(["srun", "--nodes=2", "sleep", "300"], env=variables(cluster), stderr=subprocess.DEVNULL)
+def test_the_final_state_of_a_job_is_waited_for(monkeypatch):
+    """A controller that is too busy to answer has not forgotten the job."""
+    answers = iter([None, "JobState=COMPLETING Reason=None", None, "JobState=TIMEOUT Reason=TimeLimit"])
+    monkeypatch.setattr(slurm, "asked", lambda *_: next(answers))
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
+    assert slurm.why_ended("7") == ("job_ended", "Slurm job 7 ran out of its time (TimeLimit)")
+
+
+def test_a_controller_that_never_answers_leaves_the_reason_to_the_node(monkeypatch):
+    monkeypatch.setattr(slurm, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(slurm, "STATE_SECONDS", 0.1)
+    assert slurm.asked("sleep", "3600") is None
+    monkeypatch.setattr(slurm, "asked", lambda *_: None)
+    assert slurm.why_ended("7") is None
+
+
+def test_a_pending_job_says_why_and_is_cancelled_by_ctrl_c(cluster, tmp_path):
+    holding = subprocess.Popen(
+        ["srun", "--nodes=2", "sleep", "3600"], env=variables(cluster), stderr=subprocess.DEVNULL
+    )
     log = tmp_path / "err.txt"
     try:
         until(lambda: is_running(cluster), "the nodes were taken")
-        with log.open("w") as err:
-            process = subprocess.Popen(
-                [*COMMAND, "run", "resnet50", *SMALL, *ASKED, "--nodes", "2"], cwd=tmp_path, env=variables(cluster),
-                stdout=subprocess.DEVNULL, stderr=err, start_new_session=True,
-            )  # fmt: skip
-        until(lambda: "is pending: Resources" in log.read_text(), "the reason was said")
-        os.killpg(process.pid, 2)
-        assert process.wait(60) == 130
-        until(lambda: len(jobs(cluster)) == 1, "the job was taken back")
+        with log.open("w") as err, subprocess.Popen(
+            [*COMMAND, "run", "resnet50", *SMALL, *ASKED, "--nodes", "2"], cwd=tmp_path, env=variables(cluster),
+            stdout=subprocess.DEVNULL, stderr=err, start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                until(lambda: "is pending: Resources" in log.read_text(), "the reason was printed")
+                os.killpg(process.pid, signal.SIGINT)
+                assert process.wait(PATIENCE_SECONDS) == 130
+            finally:
+                process.kill()
+        until(lambda: len(jobs(cluster)) == 1, "the job was cancelled")
     finally:
         holding.terminate()
         holding.wait()
@@ -197,10 +234,9 @@ def test_a_pending_job_says_why_and_ctrl_c_takes_it_back(cluster, tmp_path):
 
 
 def test_a_killed_rigdyno_leaves_no_job(cluster, tmp_path):
-    process = started(cluster, tmp_path, "resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "5m")
-    until(lambda: is_running(cluster) and stepping(tmp_path), "the cell was under way")
-    process.kill()
-    process.wait()
+    with started(cluster, tmp_path, "resnet50", *SMALL, *ASKED, "--nodes", "2", "--budget", "20m") as process:
+        until(lambda: is_running(cluster) and ranks_began(tmp_path), "the cell was under way")
+        process.kill()
     until(lambda: not jobs(cluster), "the job was gone")
 
 
@@ -213,7 +249,7 @@ def test_a_killed_rigdyno_leaves_no_job(cluster, tmp_path):
         (["--remote-python", "/nowhere/python"], "node 0 is gone"),
     ],
 )
-def test_what_slurm_or_a_node_refuses_is_one_line(cluster, tmp_path, options, words):
+def test_a_refusal_of_slurm_or_of_a_node_is_one_line(cluster, tmp_path, options, words):
     code, _, err = run(cluster, tmp_path, "resnet50", *SMALL, *ASKED, *options)
     assert code == 2
     last = err.splitlines()[-1]

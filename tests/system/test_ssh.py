@@ -1,4 +1,4 @@
-"""Two hosts, the second reached over ssh: a real server of OpenSSH in a network namespace."""
+"""Two hosts, the second reached over ssh: a real OpenSSH server in a network namespace."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import sys
 
 import pytest
 from hosts import two_hosts
+from process_changes import trusting_horovod
 
 from driving import COMMAND, environment, until
 from rigdyno import api
 from rigdyno.schema.record import Completed
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 600.0
 SMALL = ["--set", "batch_size=2", "--set", "image_size=32", "--set", "classes=10", "--set", "learning_rate=0.001"]
 
 
 @pytest.fixture
 def served(tmp_path):
-    """Both hosts, a server on the second, and the environment in which ssh finds its way there."""
+    """Yield both hosts, with a server on the second, and the environment in which ssh reaches it."""
     server = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if server is None or shutil.which("ssh-keygen") is None:
         pytest.skip("needs sshd (Debian: openssh-server)")
@@ -51,13 +52,13 @@ def served(tmp_path):
 
 
 def _with_run_folder(server, *arguments):
-    """sshd wants /run/sshd, which a machine that never started it hasn't; in a namespace that nobody else sees."""
+    """Provide /run/sshd, which sshd requires, in a mount namespace of its own."""
     make = 'mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec "$@"'
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", make, "sh", server, *arguments]
 
 
 def _with_key(folder):
-    """An `ssh` that knows the test's key and nobody else's files."""
+    """Return an environment whose `ssh` uses the key of the test and no configuration files."""
     wrapper = folder / "bin" / "ssh"
     wrapper.parent.mkdir()
     real = shutil.which("ssh")
@@ -67,7 +68,7 @@ def _with_key(folder):
     return environment(PATH=f"{wrapper.parent}:{os.environ['PATH']}", HOME=str(folder))
 
 
-def run(hosts, folder, variables, *names, options=(), asked=("resnet50", *SMALL, "--budget", "25s")):
+def run(hosts, folder, variables, *names, options=(), asked=("resnet50", *SMALL, "--steps", "3")):
     command = [*COMMAND, "run", *asked, "--ranks", "1", "--hosts", ",".join(names)]
     return subprocess.run(
         hosts[0].command(*command, *options, "--out", str(folder / "runs")),
@@ -86,7 +87,7 @@ def complaint(answer):
 
 
 def test_the_other_host_is_started_and_its_participants_come_back(served, tmp_path):
-    """Though its shell prints something first."""
+    """The shell on the other host prints something first, which is ignored."""
     hosts, variables = served
     (tmp_path / ".bashrc").write_text("echo welcome to the cluster\n")
     answer = run(hosts, tmp_path, variables, *names_of(hosts))
@@ -103,8 +104,8 @@ def test_the_other_host_is_started_and_its_participants_come_back(served, tmp_pa
 
 def test_the_cluster_suite_trains_in_both_frameworks(served, tmp_path):
     hosts, variables = served
-    job = ("cluster", "--cards", "2", "--steps", "80", "--repeat", "1", "--idle", "1s")
-    answer = run(hosts, tmp_path, variables, *names_of(hosts), asked=job)
+    job = ("cluster", "--cards", "2", "--steps", "40", "--repeat", "1", "--idle", "1s")
+    answer = run(hosts, tmp_path, variables | {"PYTHONPATH": trusting_horovod(tmp_path)}, *names_of(hosts), asked=job)
     assert answer.returncode in (0, 1), answer.stderr
     (path,) = (tmp_path / "runs").iterdir()
     finished = api.load(path)

@@ -1,23 +1,26 @@
-"""Strangers in the same network: whoever doesn't know the run's secret neither makes a node run something nor gets a
-figure into a record."""
+"""Strangers in the same network: without the secret of the run, they can't make a node run anything and can't add a
+figure to a record."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hosts import two_hosts
+from process_changes import HeldRanks
 from test_nodes import PATIENCE_SECONDS, PORT, SMALL, Node, only_record, secret_file
 
-from driving import COMMAND, environment, until
+from driving import COMMAND, environment, steps_began, until
 from rigdyno.schema.record import Completed
 
 TAKEN_OVER = "taken_over"
-# A store of PyTorch's at the rendezvous, as an earlier version met at: it asks for os.system as a 'workload'.
+# A PyTorch store at the rendezvous, where an earlier version met: it asks for os.system as a 'workload'.
 STORE = f"""
 import sys, time
 from datetime import timedelta
@@ -27,7 +30,8 @@ spec = '{{"workload": "os.py:system", "options": {{"command": "touch {TAKEN_OVER
 for number in range(3):
     store.set(f"welcome/{{number}}", "")
     store.set(f"cell/{{number}}", '{{"number": %d, "name": "x", "spec": %s, "port": 1}}' % (number, spec))
-time.sleep(60)
+while True:
+    time.sleep(60)
 """
 # A leader that speaks our protocol but guesses the secret.
 GUESSING_LEADER = f"""
@@ -83,11 +87,12 @@ def stranger(host, folder: Path, program: str, *arguments: str) -> subprocess.Po
 
 
 @pytest.mark.parametrize("program", [STORE, GUESSING_LEADER], ids=["a store", "a leader that guesses"])
-def test_nobody_at_the_rendezvous_makes_a_node_run_anything(tmp_path, program):
+def test_a_stranger_at_the_rendezvous_can_t_make_a_node_run_anything(tmp_path, program):
     with two_hosts() as (first, second):
         pretending = stranger(first, tmp_path, program, first.address, str(PORT))
         try:
-            code, log = Node(second, 1, tmp_path, first, "resnet50").ended()
+            with Node(second, 1, tmp_path, first, "resnet50") as node:
+                code, log = node.ended()
         finally:
             pretending.kill()
             pretending.wait()
@@ -98,14 +103,16 @@ def test_nobody_at_the_rendezvous_makes_a_node_run_anything(tmp_path, program):
 
 
 def test_forged_files_become_no_figure(tmp_path):
-    """The stranger knocks from before the meeting until the end, on the host of the real node."""
-    with two_hosts() as (first, second):
-        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "20s")
+    """The stranger tries from before the nodes meet until the end, on the host of the real node."""
+    with (
+        two_hosts() as (first, second),
+        Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--steps", "3") as ours,
+    ):
         knocking = stranger(second, tmp_path, FORGER, first.address, str(PORT))
         try:
             until(lambda: "kept out" in (tmp_path / "stranger.txt").read_text(), "the stranger had tried")
-            theirs = Node(second, 1, tmp_path, first, "resnet50")
-            endings = ours.ended(), theirs.ended()
+            with Node(second, 1, tmp_path, first, "resnet50") as theirs:
+                endings = ours.ended(), theirs.ended()
         finally:
             knocking.kill()
             knocking.wait()
@@ -131,7 +138,7 @@ for name in ("tcp", "tcp6"):
 
 
 def listening(host) -> set[str]:
-    """Addresses on which anything of this host listens, as the kernel writes them."""
+    """Return the addresses on which any process of this host listens, as the kernel writes them."""
     said = subprocess.run(host.command(sys.executable, "-c", LISTENING), capture_output=True, text=True, check=True)
     return {line.split()[0] for line in said.stdout.splitlines()}
 
@@ -140,20 +147,53 @@ def as_the_kernel_writes(address: str) -> str:
     return socket.inet_aton(address)[::-1].hex().upper()
 
 
-def test_nothing_listens_on_another_address_than_the_given_one(tmp_path):
-    """Neither the meeting, nor the store that the ranks meet at, nor Gloo."""
-    with two_hosts() as (first, second):
-        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "30s")
-        seen = {first.name: set(), second.name: set()}
-        until(lambda: listening(first), "the first node listened")
-        theirs = Node(second, 1, tmp_path, first, "resnet50")
-        while ours.process.poll() is None:
-            for host in (first, second):
-                seen[host.name] |= listening(host)
-        assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)
-    assert seen[first.name] <= {as_the_kernel_writes(first.address)}
-    assert seen[second.name] <= {as_the_kernel_writes(second.address)}
-    assert seen[first.name]
+class Observed(NamedTuple):
+    """What was seen of a run on two hosts, from its start to its end."""
+
+    addresses: dict[str, set[str]]  # where each host should listen, and where it does
+    has_secret: list[str]  # command lines that hold the secret
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory):
+    """Look at a run while its nodes meet, at least once while its ranks are connected, and until it is over."""
+    folder = tmp_path_factory.mktemp("observed")
+    secret, held = secret_file(folder).read_text(), HeldRanks(folder)
+    with two_hosts() as hosts:
+        first, second = hosts
+        seen = Observed({as_the_kernel_writes(host.address): set() for host in hosts}, [])
+
+        def look() -> None:
+            for host in hosts:
+                seen.addresses[as_the_kernel_writes(host.address)].update(listening(host))
+            seen.has_secret.extend(line for line in command_lines() if secret in line)
+
+        arguments = ("resnet50", *SMALL, "--ranks", "1", "--steps", "3")
+        with Node(first, 0, folder, first, *arguments, PYTHONPATH=held.python_path) as ours:
+            until(lambda: listening(first), "the first node listened")
+            with Node(second, 1, folder, first, "resnet50", PYTHONPATH=held.python_path) as theirs:
+                until(lambda: look() or steps_began(ours.store, rows=1), "the ranks had met")
+                look()
+                held.release()
+                while ours.process.poll() is None:
+                    look()
+                assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)
+    return seen
+
+
+def command_lines() -> Iterator[str]:
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield process.read_bytes().decode(errors="replace")
+
+
+def test_each_host_listens_on_its_given_address_alone(observed):
+    """This holds for the meeting of the nodes, the store at which the ranks meet, and Gloo."""
+    assert all(found == {expected} for expected, found in observed.addresses.items()), observed.addresses
+
+
+def test_the_secret_is_on_no_command_line(observed):
+    assert observed.has_secret == []
 
 
 def test_without_a_secret_only_the_loopback_interface_is_used(tmp_path):
@@ -167,18 +207,3 @@ def test_without_a_secret_only_the_loopback_interface_is_used(tmp_path):
     assert "must share a secret" in answer.stderr
     assert "chmod 600 run.secret" in answer.stderr
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_secret_stands_on_no_command_line(tmp_path):
-    secret = secret_file(tmp_path).read_text().encode()
-    with two_hosts() as (first, second):
-        ours = Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--budget", "15s")
-        theirs = Node(second, 1, tmp_path, first, "resnet50")
-        while ours.process.poll() is None:
-            for process in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    assert secret not in process.read_bytes()
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-            os.sched_yield()
-        assert (ours.ended()[0], theirs.ended()[0]) == (0, 0)

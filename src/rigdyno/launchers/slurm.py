@@ -31,6 +31,7 @@ HELD = 'echo "rigdyno job $SLURM_JOB_ID"; exec cat > /dev/null'
 POLL_SECONDS = 1.0
 ASK_SECONDS = 20.0  # for Slurm's controller to answer
 END_SECONDS = 20.0  # for a job to come to its end
+STATE_SECONDS = 120.0  # for the final state of a job: Slurm first gives its processes time, 30 s by default (KillWait)
 # Reasons of a pending job that no waiting removes: it asks for what the cluster or the account hasn't got.
 _HOPELESS = frozenset((
     "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig", "PartitionInactive", "PartitionNodeLimit",
@@ -165,7 +166,8 @@ class Allocation:
         if found is None:
             return None
         job = found[1] or found[2]
-        state, _, reason = asked("squeue", "--noheader", f"--job={job}", "--format=%T|%r").strip().partition("|")
+        answer = asked("squeue", "--noheader", f"--job={job}", "--format=%T|%r") or ""
+        state, _, reason = answer.strip().partition("|")
         words = f"job {job} is {state.lower()}: {reason}"
         if state == "PENDING" and reason in _HOPELESS:
             raise NoAllocation(f"Slurm gives no nodes: {words}")
@@ -197,29 +199,33 @@ class Allocation:
         return self._process.poll() is not None
 
 
-def asked(*command: str) -> str:
-    """What a command of Slurm prints; nothing where the controller doesn't answer."""
+def asked(*command: str) -> str | None:
+    """Return what a command of Slurm prints, or None if it gives no answer in time."""
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=ASK_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
+        return None
     return answer.stdout
 
 
 def why_ended(job: str) -> tuple[FailureKind, str] | None:
-    """None while the job runs: then what was lost is a node of it."""
-    deadline = time.monotonic() + END_SECONDS
+    """Return why the job ended. None: it runs, so a node of it was lost, or Slurm gives no answer."""
+    deadline = time.monotonic() + STATE_SECONDS
+    ending = None
     while time.monotonic() < deadline:
-        found = re.search(r"JobState=(\w+) Reason=(\S+)", asked("scontrol", "show", "job", "--oneliner", job))
-        if found is None:
-            return "job_ended", f"Slurm no longer knows job {job}"
-        state, reason = found[1], found[2]
-        if state in _ENDED:
-            because = f" ({reason})" if reason != "None" else ""
-            return "job_ended", f"Slurm job {job} {_ENDED[state]}{because}"
-        if state != "COMPLETING":
-            return None
+        answer = asked("scontrol", "show", "job", "--oneliner", job)
+        if answer is not None:
+            found = re.search(r"JobState=(\w+) Reason=(\S+)", answer)
+            if found is None:
+                return "job_ended", f"Slurm no longer knows job {job}"
+            state, reason = found[1], found[2]
+            if state in _ENDED:
+                because = f" ({reason})" if reason != "None" else ""
+                return "job_ended", f"Slurm job {job} {_ENDED[state]}{because}"
+            if state != "COMPLETING":
+                return None
+            ending = f"Slurm job {job} is coming to its end"
         time.sleep(POLL_SECONDS)
-    return "job_ended", f"Slurm job {job} is coming to its end"
+    return None if ending is None else ("job_ended", ending)
