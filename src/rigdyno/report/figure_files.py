@@ -46,7 +46,8 @@ def _require_ours(path: Path, figure: Figure) -> None:
     if not path.exists():
         return
     with disk_errors(path):
-        beginning = path.open("rb").read(_LOOKED_AT)
+        with path.open("rb") as file:
+            beginning = file.read(_LOOKED_AT)
     marks = (_mark(figure).encode(), f'id="{figure.key}-title"'.encode())
     if not any(mark in beginning for mark in marks):
         raise UsageError(f"{path} is there already and is no figure of Rigdyno; move it, or choose another folder")
