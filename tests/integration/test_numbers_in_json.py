@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import jsonschema
@@ -17,16 +16,8 @@ from support import a_stored_run
 
 TESTS = Path(__file__).parents[1]
 SCHEMA = json.loads((TESTS.parent / "docs" / "view.schema.json").read_text(encoding="utf-8"))
-OLD = sorted(path.name for path in (TESTS / "schema_1").iterdir())
 POINTS = "devices,throughput,nodes\n1,41.49,1\n8,303.5,1\n16,608,2\n"
 ONE_NODE = "devices,throughput,nodes\n1,41.49,1\n4,154.2,1\n8,303.5,1\n"
-
-
-@pytest.fixture(scope="module")
-def old(tmp_path_factory):
-    place = tmp_path_factory.mktemp("old")
-    shutil.copytree(TESTS / "schema_1", place / "runs")
-    return place
 
 
 def checked(answer):
@@ -36,11 +27,6 @@ def checked(answer):
     jsonschema.validate(view, SCHEMA)
     assert complaints(view) == []
     return view
-
-
-@pytest.mark.parametrize("name", OLD)
-def test_reports_of_old_runs(old, name):
-    assert checked(here("report", f"runs/{name}", "--format", "json", cwd=old))["tables"]
 
 
 @pytest.mark.parametrize(

@@ -184,13 +184,13 @@ def test_a_real_run_of_two_ranks(ranked):
     assert run.records[0].environment.threads == max(1, run.head.system.cpu.usable_cores // 2)
 
 
-def test_the_same_from_python(tmp_path):
-    options = {"batch_size": 2, "image_size": 32, "classes": 10, "learning_rate": 0.001}
-    run = api.run("resnet50", options=options, ranks=2, steps=2, seed=3, launcher="torchrun", out=tmp_path)
+def test_ranks_are_started_from_python(tmp_path):
+    options = {"largest": 64_000}
+    run = api.run("allreduce", options=options, ranks=2, steps=5, seed=3, launcher="torchrun", out=tmp_path)
     [record] = run.records
     assert isinstance(record.outcome, Completed)
     assert (record.spec.world_size, record.spec.seed, record.spec.launcher) == (2, 3, "torchrun")
-    assert record.spec.budget.max_steps == 2
+    assert record.spec.budget.max_steps == 5
     assert record.spec.options == options
 
 

@@ -15,15 +15,25 @@ from driving import PATIENCE_SECONDS
 from rigdyno.api import load
 from rigdyno.report.conversions import perfetto, sqlite
 from rigdyno.report.conversions._material import Converted
+from stored_duels import stored_duel
+from stored_runs import made_up_rank, stored_ranks
+from support import a_stored_run
 
 READER = Path(__file__).with_name("perfetto_reader.mjs")
-STORED = Path(__file__).parents[1] / "schema_1"
 
 
-@pytest.fixture(scope="module", params=["scaling", "duel-tensor_add", "mnist_cnn"])
-def converted(request):
-    """Of real runs: two ranks with phases, two arms that take turns, one process."""
-    run = load(next(STORED.glob(f"{request.param}.*")))
+STORED = {
+    "two ranks with phases": lambda root: stored_ranks(
+        root, [made_up_rank(data=1, forward=20, backward=60, communication=10, optimizer=5) for _ in range(2)]
+    ),
+    "a pair of arms": lambda root: stored_duel(root, (0.968,)),
+    "one process": a_stored_run,
+}
+
+
+@pytest.fixture(scope="module", params=STORED)
+def converted(request, tmp_path_factory):
+    run = load(STORED[request.param](tmp_path_factory.mktemp("stored")))
     return Converted(run.folder.name, run.head, run.cells, run.measurements)
 
 

@@ -15,14 +15,16 @@ from hostile_run import hostile_run
 from rigdyno.report.formats.html import render
 from rigdyno.report.page import Page
 from rigdyno.schema.campaign import CampaignHead, LeftOut, SuiteRun
+from rigdyno.schema.record import Failed
 from rigdyno.schema.view import View
 from rigdyno.store.campaign import CampaignFolder
 from stored_duels import stored_duel, stored_suite
-from stored_runs import stored_run
+from stored_runs import made_up_rank, stored_ranks, stored_run
 from support import NOW
 
 AXE = Path(os.environ.get("RIGDYNO_AXE", Path(__file__).parents[2] / ".venv/axe/node_modules/axe-core/axe.min.js"))
-OLD_RUNS = Path(__file__).parents[1] / "schema_1"
+PHASES_MS = {"data": 1, "forward": 20, "backward": 60, "communication": 10, "optimizer": 5}
+BROKEN = Failed(kind="exception", phase="measure", message="ValueError: the batch is empty")
 WIDTHS = (360, 1440)
 NAMES = ("suite", "scaling", "duel", "two", "hostile", "failed", "campaign")
 
@@ -68,11 +70,11 @@ def pages(tmp_path_factory):
     root = tmp_path_factory.mktemp("pages")
     runs = {
         "suite": [stored_suite(root, [1.001, 0.999, 1.0, 1.002])],
-        "scaling": [OLD_RUNS / "scaling.20261116-202158"],
+        "scaling": [stored_ranks(root, [made_up_rank(**PHASES_MS)] * 2, suite="scaling")],
         "duel": [stored_duel(root, [0.95, 0.951, 0.949, 0.95, 0.952, 0.948])],
         "two": [stored_run(root, "old", [20.0, 20.1, 19.9]), stored_run(root, "new", [25.0, 25.1, 24.9])],
         "hostile": [hostile_run(root)],
-        "failed": [OLD_RUNS / "broken_step.20261116-202425"],
+        "failed": [stored_run(root, "failed", [20.0], outcome=BROKEN)],
         "campaign": [stored_campaign(root)],
     }
     for name, paths in runs.items():

@@ -45,9 +45,8 @@ def _mark(figure: Figure) -> str:
 def _require_ours(path: Path, figure: Figure) -> None:
     if not path.exists():
         return
-    with disk_errors(path):
-        with path.open("rb") as file:
-            beginning = file.read(_LOOKED_AT)
+    with disk_errors(path), path.open("rb") as file:
+        beginning = file.read(_LOOKED_AT)
     marks = (_mark(figure).encode(), f'id="{figure.key}-title"'.encode())
     if not any(mark in beginning for mark in marks):
         raise UsageError(f"{path} is there already and is no figure of Rigdyno; move it, or choose another folder")

@@ -19,8 +19,6 @@ runs/all.<timestamp>/
   campaign.json                          written last: which of the runs beside it belong together
   lock
   <suite>.<timestamp>/                   a run as above
-
-Up to schema 1 a cell's files lay side by side, with the rank in their names.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ RowKind = Literal["steps", "phases", "telemetry"]
 
 _RETURNED = ("steps.rows", "phases.rows", "telemetry.rows", "report.json", "log.txt")
 _RETURNED_BY_SAMPLER = ("launcher.log", "launcher.json")
-_RANK_LOG = re.compile(r"rank\d+/log\.txt|worker\.\d+\.log")
-_OF_SCHEMA_1 = re.compile(r"(steps|phases)\.(\d{1,9})\.rows|(telemetry)\.rows")
+_RANK_LOG = re.compile(r"rank\d+/log\.txt")
 
 
 @dataclass(frozen=True)
@@ -94,10 +91,6 @@ class CellFolder:
     def row_files(self, kind: RowKind) -> Iterator[Path]:
         """In no order that means anything: whose rows they are, their header says."""
         yield from self.path.glob(f"*/{kind}.rows")
-        for path in self.path.iterdir():
-            found = _OF_SCHEMA_1.fullmatch(path.name)
-            if found and kind in (found[1], found[3]):
-                yield path
 
     def files(self) -> tuple[str, ...]:
         """All of them, relative to the cell."""

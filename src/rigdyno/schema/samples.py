@@ -9,13 +9,13 @@ import os
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, SupportsFloat, TypeGuard
+from typing import TYPE_CHECKING, SupportsFloat, TypeGuard
 
 import msgspec
 
 from rigdyno.errors import DamagedRun, NewerStore
 from rigdyno.schema.channel import Channel, from_name
-from rigdyno.schema.participant import Participant, sampler_of
+from rigdyno.schema.participant import Participant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Fields = tuple[tuple[str, str], ...]
 
-# Of the file; raised when old readers would misread it. 1: without a participant, only a rank; 2: telemetry's channels
-# have a unit each, and don't say what they are.
+# Version of the file format, raised when older readers would misread it. In version 2, a telemetry channel had only a
+# name and a unit, and didn't say what it measures.
 FORMAT = 3
 
 SAMPLER_SECONDS = 0.5  # between two readings of a node's meters
@@ -115,27 +115,12 @@ def _header(line: bytes, path: Path) -> Header:
     form = raw.get("format") if isinstance(raw, dict) else None
     if isinstance(form, int) and form > FORMAT:
         raise NewerStore(f"{path} has rows of form {form}, this Rigdyno reads {FORMAT}; upgrade it")
-    if form == 1:
-        return _from_1(msgspec.convert(raw, _Header1))
     if form == 2:
         return _from_2(msgspec.convert(raw, _Header2))
     header = msgspec.convert(raw, Header)
     if header.channels and [channel.name for channel in header.channels] != [name for name, _ in header.fields[1:]]:
         raise ValueError("its channels are not its columns")
     return header
-
-
-class _Header1(msgspec.Struct, frozen=True, kw_only=True):
-    fields: Fields
-    kinds: tuple[str, ...] = ()
-    rank: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
-    units: tuple[str, ...] = ()
-
-
-def _from_1(old: _Header1) -> Header:
-    """Telemetry was the first node's. On which node a rank was, the cell's record knows."""
-    whose = sampler_of(0) if old.units else Participant(id=f"rank{old.rank}", rank=old.rank)
-    return _from_2(_Header2(format=1, fields=old.fields, participant=whose, kinds=old.kinds, units=old.units))
 
 
 class _Header2(msgspec.Struct, frozen=True, kw_only=True):

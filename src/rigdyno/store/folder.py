@@ -12,18 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from rigdyno.errors import DamagedRun, RigdynoError, StoreError, UsageError
+from rigdyno.errors import DamagedRun, NewerStore, RigdynoError, StoreError, UsageError
 from rigdyno.schema.layout import CAMPAIGN, CELLS, DAMAGED, HEAD, LOCK, RECORD, CellFolder, RowKind
 from rigdyno.schema.participant import Participant
-from rigdyno.schema.record import RunHead, RunRecord
+from rigdyno.schema.record import SCHEMA_VERSION, RunHead, RunRecord
 from rigdyno.schema.samples import Header, read_rows
 from rigdyno.schema.spec import Cell
 from rigdyno.store.files import converted, disk_errors, read_raw, write_json
-from rigdyno.store.upgrade import upgraded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +54,7 @@ class StoredCell:
         for path in CellFolder(self.folder).row_files(kind):
             header, rows = read_rows(path)
             whose = self._known(header.participant, path)
-            if header.format > 1 and path.parent.name != whose.id:
+            if path.parent.name != whose.id:
                 raise DamagedRun(f"{path} holds rows of {whose.id}, and lies in the folder of another participant")
             if whose.id in found:
                 raise DamagedRun(f"{path} holds rows of {whose.id}, and so does another file of this cell")
@@ -152,7 +151,7 @@ class RunFolder(StoredFolder):
 
     def head(self) -> RunHead:
         path = self.path / HEAD
-        return converted(upgraded(read_raw(path), str(path)), RunHead, path)
+        return converted(_of_this_version(read_raw(path), path), RunHead, path)
 
     def cell_folder(self, cell: Cell) -> Path:
         """Inside this run, whatever a plan that was tampered with says: resuming empties the folder."""
@@ -209,7 +208,21 @@ class RunFolder(StoredFolder):
 
 
 def read_record(path: Path) -> RunRecord:
-    return converted(upgraded(read_raw(path), str(path)), RunRecord, path)
+    return converted(_of_this_version(read_raw(path), path), RunRecord, path)
+
+
+def _of_this_version(raw: Any, path: Path) -> Any:
+    """Return the document unchanged, or raise if another version of Rigdyno wrote it."""
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise DamagedRun(f"{path} has no schema_version")
+    if version > SCHEMA_VERSION:
+        raise NewerStore(
+            f"{path} was written by a newer Rigdyno (schema {version}, this one reads {SCHEMA_VERSION}); upgrade it"
+        )
+    if version < SCHEMA_VERSION:
+        raise DamagedRun(f"{path} has schema {version}, which no release has written; measure again")
+    return raw
 
 
 def folders_with(root: Path, *marks: str) -> list[Path]:

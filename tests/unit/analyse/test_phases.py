@@ -6,30 +6,14 @@ import pytest
 from rigdyno import api
 from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
 from rigdyno.analyse.shortfall import shortfall
-from rigdyno.schema.participant import laid_out
-from rigdyno.schema.samples import PHASES, STEP_FIELDS, Header, RowFile
-from rigdyno.schema.spec import Cell, RunSpec
-from rigdyno.store.folder import RunFolder
-from support import NOW, a_head, a_rank, a_record, rows_path
+from stored_runs import made_up_rank, stored_ranks
 
 MS = 1_000_000
 STEP = {"data": 1, "broadcast": 4, "forward": 20, "backward": 60, "communication": 10, "optimizer": 5}
 
 
-def rank(steps=12, batch=8, block=1, gap_ms=0, **changes):
-    """The step rows of one rank, and its marks: `block` steps in a row, a pause behind every step."""
-    spent = {**STEP, **changes}
-    rows, marks, now = [], {name: [] for name in spent}, 0
-    for _ in range(steps):
-        began = now
-        for _ in range(block):
-            for name, milliseconds in spent.items():
-                marks[name].append((now, now + milliseconds * MS, 0.0, 1, PHASES.index(name), 0))
-                now += milliseconds * MS
-            now += gap_ms * MS
-        rows.append((began, now, batch * block, block, 0, 0))
-    dtype = np.dtype(list(STEP_FIELDS))
-    return np.array(rows, dtype), {name: np.array(marked, dtype) for name, marked in marks.items()}
+def rank(**changes):
+    return made_up_rank(**{**STEP, **changes})
 
 
 def phases(*ranks):
@@ -106,29 +90,16 @@ def test_a_step_without_a_sample_has_no_forward_and_no_backward():
     assert found.backward.value == pytest.approx(8 / 0.075)
 
 
-def stored_ranks(root, count, slow=None):
-    """A stored run of that many ranks, of which one waits 150 ms for its data."""
-    spec = RunSpec(workload="resnet50", world_size=count, arrangement="ddp" if count > 1 else "single")
-    cell = Cell(name="01-cell", spec=spec, participants=laid_out(count, 1, "cpu"))
-    folder = RunFolder.create(root, f"ranks{count}", NOW)
-    folder.write_head(a_head([cell]))
-    inside = folder.fresh_cell_folder(cell)
-    for number in range(count):
-        rows, marks = rank(data=150 if number == slow else 1, communication=10 if number == slow else 159)
-        marked = np.sort(np.concatenate(list(marks.values())), order="start_ns")
-        for kind, kinds, content in (("steps", ("step",), rows), ("phases", PHASES, marked)):
-            path = rows_path(inside, kind, f"rank{number}")
-            file = RowFile(path, Header(fields=STEP_FIELDS, kinds=kinds, participant=a_rank(number)))
-            file.append(content.tobytes())
-            file.close()
-    folder.write_record(a_record(spec, run=folder.name, cell=cell.name), cell)
-    [measurement] = api.load(folder.path).measurements
+def stored_phases(root, count, slow=None):
+    """Return the phases of a stored run of that many ranks, of which one waits 150 ms for its data."""
+    ranks = [rank(data=150, communication=10) if n == slow else rank(communication=159) for n in range(count)]
+    [measurement] = api.load(stored_ranks(root, ranks)).measurements
     return measurement.phases
 
 
 def test_the_slow_rank_of_twelve_is_named(tmp_path):
     """Rank 11 comes before rank 2 in the alphabet."""
-    together = stored_ranks(tmp_path, 12, slow=11)
+    together = stored_phases(tmp_path, 12, slow=11)
     assert list(together.by_rank) == list(range(12))
     assert {number for number, spent in together.by_rank.items() if spent["data"] > 0.1} == {11}
-    assert shortfall(stored_ranks(tmp_path, 1), together).slowest_rank == 11
+    assert shortfall(stored_phases(tmp_path, 1), together).slowest_rank == 11

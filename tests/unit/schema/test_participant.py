@@ -77,7 +77,6 @@ def test_a_node_sends_back_what_its_participants_leave_and_nothing_else():
 def test_where_to_look_for_what_went_wrong():
     assert log_of("01-x", ["rank0/log.txt", "node0/log.txt", "record.json"]) == "cells/01-x/rank0/log.txt"
     assert log_of("01-x", ["rank0/log.txt", "rank1/log.txt"]) == "cells/01-x/rank*/log.txt"
-    assert log_of("01-x", ["worker.0.log", "sampler.log"]) == "cells/01-x/worker.0.log"
     assert log_of("01-x", ["record.json"]) is None
 
 

@@ -122,14 +122,8 @@ def written(path, header, *values):
     return read_rows(path)
 
 
-@pytest.mark.parametrize(
-    "old",
-    [
-        {"format": 1, "rank": 0, "kinds": []},
-        {"format": 2, "participant": {"id": "node0", "role": "sampler"}},
-    ],
-)
-def test_channels_of_older_files_mean_what_their_names_said(tmp_path, old):
+def test_channels_of_format_2_mean_what_their_names_say(tmp_path):
+    old = {"format": 2, "participant": {"id": "node0", "role": "sampler"}}
     names = {"cpu0": "share", "gpu1_power_w": "W", "gpu1_energy_joules": "J", "package0_energy_joules": "J", "x": "1"}
     fields = [["at_ns", "<i8"], *([name, "<f8"] for name in names)]
     header, rows = written(tmp_path / "rows", {**old, "fields": fields, "units": list(names.values())}, 1, 2, 3, 4, 5)
