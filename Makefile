@@ -11,14 +11,15 @@ run: $(VENV)/.base
 
 # Everything that the tests need.
 TESTED := $(addprefix $(VENV)/., test private peers prv monai ome openvino tensorflow-cpu figures readers)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --strict-skips -n 2
+TESTS := tests/unit tests/contract tests/golden tests/integration
+# Three processes for two cores: integration tests wait for others now and then.
+PYTEST := -m pytest -n 3 --dist loadfile
 
 test: $(TESTED) lint
 	@$(MAKE) --no-print-directory pytest
 
 pytest:
-	$(PYTEST) tests/unit tests/contract tests/golden
-	$(PYTEST) --dist loadfile tests/integration
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --strict-skips $(TESTS)
 
 # The same tests next to two busy loops and one memory-bandwidth loop.
 test-busy: $(TESTED)
@@ -27,9 +28,8 @@ test-busy: $(TESTED)
 # Lines and branches that the tests run, child processes included.
 coverage: $(TESTED)
 	$(BIN)/coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 tests/unit tests/contract tests/golden
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 --dist loadfile tests/integration
-	$(BIN)/coverage combine --quiet
+	OMP_NUM_THREADS=1 $(BIN)/coverage run $(PYTEST) $(TESTS)
+	-$(BIN)/coverage combine --quiet --append
 	$(BIN)/coverage report --skip-covered --sort=cover
 
 # Rewrites what the golden tests compare with: read the difference before you commit it.
