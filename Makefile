@@ -77,7 +77,7 @@ bench: $(VENV)/.bench $(VENV)/.peers $(VENV)/.monai $(VENV)/.openvino $(VENV)-ja
 	done; exit $$failed
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit("Rigdyno needs Python 3.10 or later") if sys.version_info < (3, 10) else None'
+	$(PYTHON) -c 'import sys; sys.exit("Rigdyno needs Python 3.11 or later") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt

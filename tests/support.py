@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from rigdyno.schema.system import Cpu, Environment, System
 from rigdyno.store.files import write_json
 from rigdyno.store.folder import RunFolder
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 class ManualClock:

@@ -16,9 +16,8 @@ ROOT, CGROUPS = Path("/"), Path("sys/fs/cgroup")
 
 def child_command(module: str, folder: Path, *more: str, python: str | None = None) -> list[str]:
     """Runs a module of Rigdyno on a cell's folder, as a child of this process; `python`: of another environment."""
-    # The working folder's own `random.py` must not shadow the library's. Another interpreter may not know the option.
-    safe_path = ["-P"] if sys.version_info >= (3, 11) and python is None else []
-    return [python or sys.executable, *safe_path, "-m", module, str(folder.resolve()), str(os.getpid()), *more]
+    # -P: the working folder's own `random.py` must not shadow the library's.
+    return [python or sys.executable, "-P", "-m", module, str(folder.resolve()), str(os.getpid()), *more]
 
 
 def die_with_parent(parent_pid: int) -> None:

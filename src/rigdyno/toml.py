@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from rigdyno.errors import BadValue
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def read_toml(path: Path) -> dict[str, Any]:

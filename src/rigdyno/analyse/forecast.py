@@ -115,7 +115,7 @@ def _growing(devices: Floats, costs: Floats, growth: Callable[[Floats], Floats])
         constant, grown = columns[:, 0].sum() / (columns[:, 0] @ columns[:, 0]), 0.0
     elif constant <= 0:
         constant, grown = 0.0, columns[:, 1].sum() / (columns[:, 1] @ columns[:, 1])
-    return lambda count: math.log(max(constant + grown * float(growth(np.float64(count))), 1e-300))
+    return lambda count: math.log(max(constant + grown * float(growth(np.array(count, dtype=np.float64))), 1e-300))
 
 
 _FORMS = {"power": _power, "serial": _serial, "logarithm": _logarithm}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -64,7 +64,7 @@ def _is_doomed(folder: RunFolder | CampaignFolder, before: datetime | None, ever
         return False
     if everything or not _has_result(folder):
         return True
-    changed = datetime.fromtimestamp(folder.path.stat().st_mtime, timezone.utc)
+    changed = datetime.fromtimestamp(folder.path.stat().st_mtime, UTC)
     return before is not None and changed < before
 
 

@@ -110,7 +110,7 @@ fill_with_short_keystream = keystream_of(_eight_rounds)
 
 
 @inlined
-def split_single(u: Real) -> tuple[int, Real]:
+def split_single(u: Real) -> tuple[np.int32, Real]:
     """u = mantissa * 2**exponent, with the mantissa between the roots of 1/2 and of 2."""
     bits = np.float32(u).view(np.int32)
     exponent = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
@@ -118,7 +118,7 @@ def split_single(u: Real) -> tuple[int, Real]:
 
 
 @inlined
-def split_double(u: Real) -> tuple[int, Real]:
+def split_double(u: Real) -> tuple[np.int32, Real]:
     bits = np.float64(u).view(np.int64)
     exponent = np.int64(bits - np.int64(0x3FE6A09E667F3BCD)) >> np.int64(52)
     return np.int32(exponent), np.int64(bits - np.int64(exponent << np.int64(52))).view(np.float64)
@@ -133,7 +133,7 @@ def _power_series(x: Real, coefficients: tuple[Real, ...]) -> Real:
     return total
 
 
-def log_in(real: type, split: Callable[[Real], tuple[int, Real]], terms: int) -> Callable[[Real, Real], Real]:
+def log_in(real: type, split: Callable[[Real], tuple[np.int32, Real]], terms: int) -> Callable[[Real, Real], Real]:
     """log(u) = exponent * log(2) + 2 artanh(f / (2 + f)) with the mantissa as 1 + f. `below_one` is u - 1: near one the
     caller knows it better than subtraction does."""
     log2, one, two, none = real(log(2)), real(1), real(2), np.int32(0)
