@@ -40,17 +40,3 @@ class Volume(Protocol):
 
     def identity(self) -> str:
         """Changes if what was opened is another array than before: its place, shape, type and metadata."""
-
-
-class Output(Protocol):
-    """What is written: each box once, and complete."""
-
-    def write(self, box: Box, values: Array) -> None:
-        """`values` are channels, z, y, x. Returns when the bytes are on the disk. Called from several threads."""
-
-
-class Predictor(Protocol):
-    """The network on one block."""
-
-    def __call__(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        """From channels, z, y, x of the block with its halo to channels, z, y, x of the block alone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from rigdyno.engines.dp.contributions import Contribution, summed
 from rigdyno.engines.dp.errors import MixesSamples, Unprotected
 from rigdyno.engines.dp.norms import Norms
 from rigdyno.engines.dp.tray import Claim
+
+if TYPE_CHECKING:
+    from rigdyno.engines.dp.clipping import Clipping
 
 NO_TASK = -1  # outside of any backward pass
 
@@ -39,30 +42,16 @@ class Uses:
         return whole, whole.squared_norms(norms)
 
 
-class Weighing(Protocol):
-    """Who makes passes, and weighs them at their end."""
-
-    norms: Norms
-    private: bool
-
-    def wanted(self) -> bool:
-        """Whether this backward is to reach the parameters."""
-
-    def add_plain(self, parameter: Any, contribution: Contribution) -> None: ...
-    def started(self, passing: Pass) -> None: ...
-    def ended(self, passing: Pass) -> None: ...
-
-
 class Pass:
     """Can be run backwards once: a second time, or a second loss, would be clipped by itself and count again."""
 
-    def __init__(self, weighing: Weighing, samples: int, claim: Claim | None) -> None:
+    def __init__(self, clipping: Clipping, samples: int, claim: Claim | None) -> None:
         self.samples, self.claim = samples, claim
         self.thread = threading.get_ident()
         self.task = NO_TASK
         self.reported = self.over = False
         self.uses: dict[int, Uses] = {}
-        self._weighing = weighing
+        self._clipping = clipping
 
     def check_samples(self, rows: int, layer: str) -> None:
         if rows != self.samples:
@@ -89,16 +78,16 @@ class Pass:
     def start(self) -> None:
         if self.task == NO_TASK and not self.over:
             self.task = current_task()
-            self._weighing.started(self)
+            self._clipping.started(self)
             Variable._execution_engine.queue_callback(self._end)
 
     def add(self, parameter: Any, contribution: Contribution) -> None:
         """During backward only."""
-        if not self._weighing.wanted():
+        if not self._clipping.wanted():
             return
-        if not self._weighing.private:
+        if not self._clipping.private:
             if self.samples:
-                self._weighing.add_plain(parameter, contribution)
+                self._clipping.add_plain(parameter, contribution)
             return
         self._refuse_again()
         self.start()
@@ -107,7 +96,7 @@ class Pass:
             return
         known = self.uses.get(id(parameter))
         if known is None:
-            squared = contribution.squared_norms(self._weighing.norms)
+            squared = contribution.squared_norms(self._clipping.norms)
             self.uses[id(parameter)] = Uses(parameter, [contribution], squared)
         else:
             known.contributions.append(contribution)
@@ -126,7 +115,7 @@ class Pass:
 
     def _end(self) -> None:
         self.task = NO_TASK
-        self._weighing.ended(self)
+        self._clipping.ended(self)
 
 
 def current_task() -> int:

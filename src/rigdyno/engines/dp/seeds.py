@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rigdyno.engines.dp.ranks import Ranks
+
+if TYPE_CHECKING:
+    from rigdyno.engines.dp.ledger import Ledger
 
 Key = NDArray[np.uint32]
 
@@ -24,20 +27,10 @@ FIRST = "first"
 STATE_BYTES, WORDS_AT, WORDS = 5056, 24, 624
 
 
-class Counting(Protocol):
-    """A ledger, as far as turns need it."""
-
-    restarts: int  # how often it took in another history, or was forked
-
-    @property
-    def used(self) -> bool:
-        """Whether it has counted anything."""
-
-
 class Turn:
     """From one make_private to its end. Only the first on a ledger has a name that repeats."""
 
-    def __init__(self, ledger: Counting) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._restarts = ledger, ledger.restarts
         self._name = Ranks.here().agreed(_random_name() if ledger.used else FIRST)
 

@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 from functools import cache
 from operator import is_
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,11 @@ from rigdyno.engines.dp.errors import MixesSamples, Unprotected
 from rigdyno.engines.dp.forwards import Forward
 from rigdyno.engines.dp.passes import Pass
 
+if TYPE_CHECKING:
+    from rigdyno.engines.dp.checks.door import Door
+
 # A weight and its bias. In a tuple, so that autograd doesn't see them: their gradients go another way.
 Affine: TypeAlias = "tuple[Tensor, Tensor | None]"
-
-
-class Finder(Protocol):
-    def axes(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Axes:
-        """The axes of samples in a call whose like wasn't met before."""
 
 
 class Layer:
@@ -40,7 +38,7 @@ class Layer:
     def __init__(self, module: nn.Module, name: str, clipping: Clipping) -> None:
         self.module, self.name, self.clipping = module, name, clipping
         self.axes: dict[Signature, Axes] = {}
-        self.door: Finder | None = None
+        self.door: Door | None = None
         self._forward: Forward | None = None
         held = [part._parameters for part in module.modules() if part._parameters]
         self._held = [(parameters, list(parameters.values())) for parameters in held]
