@@ -136,9 +136,10 @@ def _command(requirement: Requirement) -> str:
 
 @cache
 def _own_names(kind: str) -> frozenset[str]:
+    """Each entry is a file, or a folder if it is a suite. Other folders hold what several entries share."""
     package = importlib.import_module(f"rigdyno.{KINDS[kind].folder}")
-    found = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return frozenset(name for name in found if not name.startswith("_"))
+    found = [module for module in pkgutil.iter_modules(package.__path__) if kind == "suite" or not module.ispkg]
+    return frozenset(module.name for module in found if not module.name.startswith("_"))
 
 
 @cache

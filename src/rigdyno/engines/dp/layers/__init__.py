@@ -151,7 +151,7 @@ def rules() -> dict[type[nn.Module], type[Layer]]:
     """By the exact type: a subclass may compute something else, and goes the generic way."""
     found: dict[type[nn.Module], type[Layer]] = {}
     for entry in pkgutil.iter_modules(__path__):
-        if entry.name.startswith("_"):
+        if entry.ispkg or entry.name.startswith("_"):
             continue
         rule = importlib.import_module(f"{__name__}.{entry.name}").Rule
         found.update(dict.fromkeys(rule.handles, rule))
