@@ -116,7 +116,7 @@ def test_mpiruns_command_goes_to_the_agent_of_that_host_and_stays_as_long_as_it_
     theirs, ours = socket.socketpair()
     door = tmp_path / "door"
     ended = []
-    with theirs, mpi._door(door, {"10.0.0.2": mpi._Follower(ours, "10.0.0.2", 1)}) as path:
+    with ours, theirs, mpi._door(door, {"10.0.0.2": mpi._Follower(ours, "10.0.0.2", 1)}) as path:
         monkeypatch.setenv("RIGDYNO_DOOR", path)
         calling = threading.Thread(target=lambda: ended.append(shell.main(["10.0.0.2", "orted -mca ess env"])))
         calling.start()
