@@ -21,7 +21,7 @@ LEAST_STEPS, MOST_STEPS = 16, 300  # in any case, and unless it is a job or a so
 
 @dataclass(frozen=True)
 class Script:
-    """What one process group does: how long its steps take, what they did, and how it ends."""
+    """The script of one process group: the time of its steps, their results and the way it ends."""
 
     unit: str
     kinds: Mapping[str, tuple[float, float]]  # by kind of step: milliseconds, items
@@ -43,7 +43,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a process is asked to do, as plain values."""
+    """The request to one process, as plain values."""
 
     workload: str
     options: Mapping[str, Any]

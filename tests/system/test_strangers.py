@@ -148,7 +148,7 @@ def as_the_kernel_writes(address: str) -> str:
 
 
 class Observed(NamedTuple):
-    """What was seen of a run on two hosts, from its start to its end."""
+    """Observations of a run on two hosts, from its start to its end."""
 
     addresses: dict[str, set[str]]  # where each host should listen, and where it does
     has_secret: list[str]  # command lines that hold the secret

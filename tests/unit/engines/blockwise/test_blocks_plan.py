@@ -98,7 +98,7 @@ def test_a_plan_that_could_not_be_read_again_is_not_written(folder, plan):
 
 
 def test_a_race_makes_it_once(folder, children):
-    """Whoever is first makes the plan until all others wait for it."""
+    """The first process makes the plan; it finishes only when all others wait for it."""
     racers = [children.start(RACES, folder, 4) for _ in range(5)]
     assert [heard(racer) for racer in racers] == ["ready"] * 5
     for racer in racers:
