@@ -34,11 +34,13 @@ coverage: $(TESTED)
 
 # Rewrites what the golden tests compare with: read the difference before you commit it.
 golden: $(VENV)/.test $(VENV)/.private $(VENV)/.figures
-	OMP_NUM_THREADS=1 UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/golden
+	OMP_NUM_THREADS=1 UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/golden tests/unit/analyse/validity/test_rule_table.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/lint.py
+	$(BIN)/python tools/language.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -1,7 +1,7 @@
 """The two resident processes of faithful.py: `python _add_arms.py published|ours`.
 
-Each says `ready`, then for every number of seconds that it reads takes a window as long, and prints its rate. Between
-windows it does nothing.
+Each prints `ready`. Then, for every number of seconds that it reads, it measures for that time and prints its rate.
+Between windows it is idle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def sum_of_ones():
 
 
 def published(folder: Path) -> Window:
-    """By tqdm's own count, as published: it shows the mean since its beginning."""
+    """Make a window of the published loop. Its rate is the one that tqdm shows: the mean since its start."""
     from tqdm import tqdm
 
     script = folder / "published.py"  # TorchScript reads a function's source from its file
@@ -48,22 +48,21 @@ def published(folder: Path) -> Window:
 
 
 def ours(folder: Path) -> Window:
-    """The worker's own workload, loop and meter."""
+    """Make a window of the worker's own workload, loop and meter."""
     from rigdyno.analyse.steady import settled_so_far
-    from rigdyno.clock import SystemClock
-    from rigdyno.contracts import Place, Steps
+    from rigdyno.base.clock import SystemClock
+    from rigdyno.base.units import NS_PER_S
+    from rigdyno.contracts import Steps, WorkerPlace
     from rigdyno.frameworks.torch import Torch
     from rigdyno.runner.device import usable_cores
-    from rigdyno.runner.measure import StepMeter
-    from rigdyno.schema.participant import Participant
+    from rigdyno.runner.meter import StepMeter
     from rigdyno.schema.samples import STEP_FIELDS, WARM_UP, Header, RowFile, read_rows
-    from rigdyno.schema.spec import Budget
-    from rigdyno.units import NS_PER_S
+    from rigdyno.schema.spec import Budget, Participant
     from rigdyno.workloads.tensor_add import TensorAdd
 
     Torch().prepare(seed=0, threads=None)
     built = TensorAdd(variant="as_published").build(
-        Place(device="cpu", rank=0, world_size=1, threads=usable_cores(), seed=0)
+        WorkerPlace(device="cpu", rank=0, world_size=1, threads=usable_cores(), seed=0)
     )
     assert isinstance(built, Steps)
     [step] = built.kinds.values()

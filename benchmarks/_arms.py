@@ -1,4 +1,4 @@
-"""Ways of training that take turns, each in a process of its own: what the machine does to one it does to the others.
+"""Run ways of training that take turns, each in its own process, so that a disturbance affects all of them.
 
 A round gives each arm a turn; claims are about the ratio within a round. With one thread CPU time is compared, which
 other tenants don't lengthen; with two, the time that passed. Batches that are drawn differ in size: all figures are
@@ -42,7 +42,7 @@ class Case:
 
 
 class Arm:
-    """A child that runs so many steps when told to."""
+    """A child process that runs a given number of steps on request."""
 
     def __init__(self, kind: str, case: Case, batches: str = "drawn", python: Path | str = sys.executable) -> None:
         self.kind, self.batches, self.case = kind, batches, case
@@ -71,7 +71,7 @@ class Arm:
         return statistics.median(self.rounds)
 
     def wait(self) -> None:
-        """Until it is warm."""
+        """Wait until the arm is warm."""
         word, _, rest = self._line().partition(" ")
         if word != "ready":
             self.missing = rest or "ended without a word"
@@ -80,7 +80,7 @@ class Arm:
         self.memory = int(rest)
 
     def try_out(self) -> None:
-        """A step tells how many make a turn."""
+        """Time one step to find how many steps make a turn."""
         self.first = self._ask(1)
         self._steps = max(1, round(SECONDS_A_TURN / self.first))
 
@@ -118,7 +118,7 @@ def _environment(case: Case) -> dict[str, str]:
 
 
 def started(arms: Sequence[Arm]) -> list[Arm]:
-    """Those of them that can run. The first is tried out when the last is warm: until then they are in its way."""
+    """Return the arms that can run. The first is timed when the last is warm: until then they would slow it down."""
     for arm in arms:
         arm.wait()
     present = [arm for arm in arms if arm.missing is None]
@@ -128,7 +128,7 @@ def started(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def keep_kernels(cases: Sequence[Case]) -> None:
-    """Compiled once and kept on disk: what compiling them takes is no arm's time or memory."""
+    """Compile the kernels once and keep them on disk, so that compiling adds no time or memory to an arm."""
     for threads in {case.threads for case in cases}:
         for network in {case.network for case in cases}:
             end_all(started([Arm("ours", Case(network, 2, threads))]))
@@ -142,7 +142,7 @@ def ratios(one: Arm, other: Arm) -> list[float]:
 
 @dataclass
 class Claim:
-    """About the time of one arm, relative to another's."""
+    """A claim about the time of one arm relative to another's."""
 
     name: str
     one: Arm

@@ -43,7 +43,7 @@ def _epsilon(claim: Spent, delta: float) -> float:
 
 @dataclass(frozen=True)
 class Ours:
-    """Our engine, as its users call it."""
+    """Our engine, called as its users call it."""
 
     sigma: float
     rate: float
@@ -88,7 +88,7 @@ class Opacus:
 
 @dataclass(frozen=True)
 class WithBatches:
-    """Our engine on batches that were drawn elsewhere, whatever is claimed of them."""
+    """Our engine on batches that were drawn outside of it, whatever is claimed about them."""
 
     sigma: float
     expected_share: float
@@ -156,7 +156,7 @@ OPACUS_CORRECT = [
     Arm("Opacus, Poisson at 1/2", Spent(1.0, 0.5, 2), Opacus(1.0, 0.5, 2)),
 ]
 OPACUS_FAULT = Arm("Opacus, noise at 0.5 of the claim", WHOLE, Opacus(0.5, 1.0, 1))
-# By a single run: more noise, since it shows small epsilons best.
+# Audits from a single run use more noise, since they show small epsilons best.
 ONCE = Spent(2.0, 1.0, 1)
 ONCE_FAULTS = [Arm(f"one run, noise at {share:g} of the claim", ONCE, Ours(2 * share, 1.0, 1)) for share in (0.3, 0.5)]
 ONCE_CORRECT = Arm("one run, ours", ONCE, Ours(2.0, 1.0, 1))

@@ -1,4 +1,4 @@
-"""What every benchmark ends with: a table for people, one JSON line for machines, an exit code."""
+"""Print the result of a benchmark: a table for people, one JSON line for programs, and an exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL_SECONDS, QUICK_SECONDS = 560.0, 52.0  # of ten minutes and of one, with som
 
 
 class Allowance:
-    """The time that a benchmark may take; rounds of it go on for as long as another one fits."""
+    """The time limit of a benchmark; rounds continue as long as another one fits."""
 
     def __init__(self, quick: bool) -> None:
         self._end = time.monotonic() + (QUICK_SECONDS if quick else FULL_SECONDS)
@@ -40,7 +40,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Bar:
-    """A claim: the whole interval must lie on the right side of the bar."""
+    """A claim: the whole interval must be on the right side of the bar."""
 
     name: str
     value: float
@@ -61,7 +61,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class ValueBar(Bar):
-    """A claim about the value itself, where too little is known for its interval to lie on one side."""
+    """A claim about the value itself, for data that are too few for the interval to be on one side."""
 
     @property
     def holds(self) -> bool:
@@ -70,7 +70,7 @@ class ValueBar(Bar):
 
 @dataclass(frozen=True)
 class NotMeasured(Bar):
-    """A claim that nothing was found out about, which is not one that holds."""
+    """A claim that couldn't be measured, and therefore doesn't hold."""
 
     why: str = field(default="")
 
@@ -92,14 +92,14 @@ def median_bar(name: str, values: list[float], unit: str, bar: float) -> Bar:
 
 
 def distance_bar(name: str, ratios: list[float], bar: float) -> Bar:
-    """How far the geometric mean of the ratios lies from one, in either direction, at the worse end of its interval."""
+    """Return how far the geometric mean of the ratios is from one, and the worse end of its interval."""
     middle, half = mean_and_half([math.log(ratio) for ratio in ratios])
     worst = max(abs(math.expm1(middle - half)), abs(math.expm1(middle + half)))
     return Bar(name, abs(math.expm1(middle)), 0.0, worst, "of the peer's rate", bar)
 
 
 def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and half of its 95 % interval by Student's t."""
+    """Return the mean and half of the width of its 95 % interval by Student's t."""
     from scipy.stats import t
 
     half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
@@ -126,7 +126,7 @@ def share_bar(
 
 
 def machine() -> str:
-    """Ratios of engines are those of a processor and of what torch makes of it."""
+    """Describe the processor and torch's use of it, which ratios of engines depend on."""
     import torch
 
     from rigdyno.rig.system import describe_system

@@ -1,4 +1,4 @@
-"""One way of training, in a process of its own: `python _dp_arm.py ARM BATCHES NETWORK SAMPLES THREADS`.
+"""Run one way of training in its own process: `python _dp_arm.py ARM BATCHES NETWORK SAMPLES THREADS`.
 
 BATCHES are `drawn` by Poisson, from the same seed in each arm, or all of one `fixed` size.
 
@@ -40,7 +40,7 @@ def given_loader(name: str, samples: int) -> DataLoader[Any]:
 
 
 def batches_of(name: str, samples: int, kind: str) -> Iterable[Any]:
-    from rigdyno.engines.dp.sampling import private_loader
+    from rigdyno.engines.dp.batches.sampling import private_loader
 
     loader = given_loader(name, samples)
     return loader if kind == "fixed" else private_loader(loader)
@@ -74,11 +74,11 @@ def plain_channels_last(net: nn.Module, compiled: bool = False) -> Step:
 
 
 def dp_off(net: nn.Module) -> Step:
-    """Our kernels alone."""
-    from rigdyno.engines.dp.clipping import Bound, Clipping
-    from rigdyno.engines.dp.wiring import Wiring
+    """Train with our kernels and without privacy."""
+    from rigdyno.engines.dp.gradients.clipping import Clipping, ClippingNorm
+    from rigdyno.engines.dp.training import Wiring
 
-    Wiring(net, Clipping(list(net.named_parameters()), Bound(None), True))
+    Wiring(net, Clipping(list(net.named_parameters()), ClippingNorm(None), True))
     return stepping(net, sgd(net))
 
 
@@ -136,7 +136,7 @@ class Stepper:
         self._step, self._batches = step, endless(batches)
 
     def run(self, steps: int) -> tuple[float, float, int]:
-        """Seconds that passed, seconds of all threads, samples."""
+        """Return the seconds that passed, the CPU seconds of all threads, and the number of samples."""
         passed, spent, samples = 0.0, 0.0, 0
         for _ in range(steps):
             inputs, answers = next(self._batches)
@@ -165,7 +165,7 @@ def main() -> None:
     kind, batches, name, samples, threads = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
     torch.set_num_threads(threads)
     say = os.fdopen(os.dup(1), "w", buffering=1)
-    with contextlib.redirect_stdout(sys.stderr):  # compilers talk
+    with contextlib.redirect_stdout(sys.stderr):  # compilers print to stdout
         try:
             stepper = Stepper(*arm(kind, batches, name, samples))
             stepper.run(WARM_UP_STEPS if batches == "fixed" or kind.startswith(OPACUS) else WARM_UP_STEPS_FOR_MEMORY)

@@ -1,4 +1,4 @@
-"""One try of an extrapolation: processes that measure a sample each, and another that runs all of it."""
+"""Try an extrapolation once: some processes measure a sample each, and another one runs the whole job."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from rigdyno import api
 from rigdyno.analyse.extrapolation import seconds_for, spread_between
-from rigdyno.plan.load import Request
-from rigdyno.report.progress import observer_for
+from rigdyno.plan.request import Request
+from rigdyno.report.progress import make_observer
+from rigdyno.runner.orchestrate import create_run
+from rigdyno.runner.sessions import open_run_sessions
 from rigdyno.schema.estimate import Estimate, Missing
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.spec import Budget
@@ -29,7 +31,7 @@ class Case(NamedTuple):
 
 
 def hit_bars(cases: Sequence[Case], allowance: Allowance, tries: int, out: Path) -> list[Bar]:
-    """At least 9 of 10 tries; the bars are on the values, as ten are too few for an interval to lie on one side."""
+    """Require 9 of 10 tries to hit; bars are on the values, as ten are too few for an interval to be on one side."""
     hits: dict[str, list[bool]] = {case.name: [] for case in cases}
     for _ in allowance.rounds(least=1, most=tries):
         sampled = measured(cases, [case.sampled for case in cases], out, PROCESSES)
@@ -41,7 +43,7 @@ def hit_bars(cases: Sequence[Case], allowance: Allowance, tries: int, out: Path)
 
 
 def hit(case: Case, predicted: Estimate | Missing, run: Measurement) -> bool:
-    """Whether the sample's interval holds the time of the whole."""
+    """Return whether the time of the whole job is in the interval predicted from the sample."""
     whole = seconds_for(case.items, run)
     if not isinstance(predicted, Estimate) or not isinstance(whole, Estimate) or run.job is None:
         raise SystemExit(f"{case.name}: a run was lost: {run.why_missing()}")
@@ -52,7 +54,7 @@ def hit(case: Case, predicted: Estimate | Missing, run: Measurement) -> bool:
 
 
 def measured(cases: Sequence[Case], budgets: Sequence[Budget], out: Path, processes: int) -> list[Measurement]:
-    """Of each case one, in the order of the cases; their processes take turns, as those of a suite's rows do."""
+    """Make one try of each case, in order; their processes take turns, like those of the rows of a suite."""
     heads = [api.prepare(replace(case.request, repeat=processes)) for case in cases]
     cells = [
         [replace(cell, spec=replace(cell.spec, budget=budget)) for cell in head.plan.cells]
@@ -60,7 +62,7 @@ def measured(cases: Sequence[Case], budgets: Sequence[Budget], out: Path, proces
     ]
     in_turns = tuple(cell for turn in zip(*cells, strict=True) for cell in turn)
     head = replace(heads[0], plan=replace(heads[0].plan, cells=in_turns))
-    with api.sessions(head, None, None, lambda words: None) as sessions:
-        run = api.carry_out(api.start(head, out), head, observer_for(quiet=True), sessions)
+    with open_run_sessions(head, None, None, lambda words: None) as sessions:
+        run = api.carry_out(create_run(head, out), head, make_observer(quiet=True), sessions)
     by_key = {each.spec.key(): each for each in run.measurements}
     return [by_key[first.spec.key()] for first, *_ in cells]

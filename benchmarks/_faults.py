@@ -1,4 +1,4 @@
-"""Faults that are injected for real into a run that is under way, and the step that they hit."""
+"""Inject real faults into a run that is under way, and define the step that they hit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rigdyno.clock import SystemClock
+from rigdyno.base.clock import SystemClock
 
 GROUP = "RIGDYNO_FAULT_GROUP"  # the control group that the worker joins by itself, so that a fault hits nobody else
 PAGES = "RIGDYNO_FAULT_PAGES"
@@ -57,7 +57,7 @@ def backwards(): shift("steps", -0.7)
 def wall_set(): shift("wall", -3600)
 """
 
-# In the worker alone: the sampler's clock and everybody else's go on as they should.
+# Only for the worker: the clocks of the sampler and of other processes stay correct.
 SITE_CUSTOMIZE = """
 import sys
 
@@ -98,7 +98,7 @@ def _pid(cell: Path, name: str) -> int:
 
 
 def neighbour() -> Iterator[Inject]:
-    """As many processes that never sleep as there are cores: each thread of the steps is left half of one."""
+    """Start one busy process per core, which leaves half a core to each thread of the steps."""
     with ExitStack() as running:
 
         def start(_cell: Path) -> None:
@@ -111,7 +111,7 @@ def neighbour() -> Iterator[Inject]:
 
 
 def throttle() -> Iterator[Inject]:
-    """From now on the worker gets a fifth of its cores: the published fall was from 300 to 55."""
+    """Limit the worker to a fifth of its cores from now on: the published rate fell from 300 to 55."""
     with _group("cpu") as group:
         quota_us = round(0.2 * PERIOD_US * (os.cpu_count() or 1))
 
@@ -125,7 +125,7 @@ def throttle() -> Iterator[Inject]:
 
 
 def memory_pressure() -> Iterator[Inject]:
-    """From now on half of the file that the steps read fits into the worker's memory."""
+    """Limit the worker's memory from now on, so that half of the file that the steps read fits."""
     with _group("memory") as group, _pages() as path, _variable(PAGES, str(path)):
 
         def limit(_cell: Path) -> None:
@@ -151,7 +151,7 @@ def kill_sampler() -> Iterator[Inject]:
 
 @contextmanager
 def _group(controller: str) -> Iterator[Path]:
-    """A control group of its own, of either version. Raises OSError where none can be made."""
+    """Create a control group of version 1 or 2. Raises OSError if none can be created."""
     own = CGROUPS / controller
     group = (own if own.is_dir() else CGROUPS) / f"rigdyno-verdicts-{os.getpid()}"
     group.mkdir()

@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from rigdyno.clock import SystemClock
-from rigdyno.probes._meters import Meters
+from rigdyno.base.clock import SystemClock
+from rigdyno.base.processes import write_pid
+from rigdyno.probes.common.probe_set import ProbeSet
 from rigdyno.probes.external import External
 from rigdyno.probes.host import Host
 from rigdyno.probes.hwmon import Hwmon
@@ -23,10 +24,9 @@ from rigdyno.probes.ina3221 import Ina3221
 from rigdyno.probes.nvml import Nvml
 from rigdyno.probes.rapl import Rapl
 from rigdyno.probes.tegrastats import Tegrastats
-from rigdyno.processes import write_pid
 from rigdyno.runner.sampler import Sampler, pid_files, worker_pids
 from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.participant import sampler_of
+from rigdyno.schema.spec import sampler_of
 
 CARDS, CHIPS, SENSORS = 8, 6, 5
 LINE = (
@@ -105,7 +105,7 @@ def main() -> None:
         "external": External(clock, root / "config.toml"),
     }
     watched = pid_files(folder, 0)
-    meters = Meters(probes, lambda: worker_pids(watched), clock)
+    meters = ProbeSet(probes, lambda: worker_pids(watched), clock)
     if meters.absent:
         sys.exit(f"not all probes could be fed: {meters.absent}")
     write_pid(CellFolder(root).participant("node0").pid)

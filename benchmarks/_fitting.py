@@ -1,4 +1,4 @@
-"""Searches for the largest batch, and processes within the same fence: shared by benchmarks of private training."""
+"""Search for the largest batch, and run processes with the same memory limit, for benchmarks of private training."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from _bars import Bar
 from msgspec.structs import replace
 
 from rigdyno import api
-from rigdyno.plan.load import from_python
+from rigdyno.base.units import show_bytes
+from rigdyno.plan.request import from_python
+from rigdyno.runner.orchestrate import create_run
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import Completed, Failed, RunRecord
 from rigdyno.schema.spec import Budget, RunSpec, Value
-from rigdyno.units import show_bytes
 
 GB = 10**9
 EFFICIENTNET, SMALL = "efficientnet_cifar100", "own_training"
@@ -25,13 +26,13 @@ GROUP_NORM: dict[str, Value] = {"norm": "group", "channels_last": True}  # which
 SMALL_SET: dict[str, Value] = {"file": str(Path(__file__).with_name("_small_set.py")), "function": "training"}
 SMALL_BYTES = GB // 2
 STEPS = 30
-FEW = 4  # steps behind warm-up, of what is measured at the end of a search
+FEW = 4  # steady steps of the measurement at the end of a search
 MOST_TRIES = 8
 
 
 @dataclass(frozen=True)
 class Found:
-    """One search, and the figure at its end."""
+    """The result of one search, and the figure measured at its end."""
 
     name: str
     measurement: Measurement
@@ -84,7 +85,7 @@ class Bench:
     def processes(
         self, spec: RunSpec, changes: Mapping[str, Value], allowed: int, count: int, *, as_tried: bool
     ) -> list[RunRecord]:
-        """Within the same fence as those of a search."""
+        """Run processes with the same memory limit as those of a search."""
         options = {**spec.options, **changes}
         asked = {"target": spec.workload, "options": options, "update": spec.update, "repeat": count}
         head = api.prepare(from_python(asked))
@@ -99,7 +100,7 @@ class Bench:
             for cell in head.plan.cells
         )
         head = replace(head, plan=replace(head.plan, cells=cells))
-        return api.carry_out(api.start(head, self._out), head).records
+        return api.carry_out(create_run(head, self._out), head).records
 
 
 def fits(record: RunRecord, allowed: int) -> bool:
@@ -107,7 +108,7 @@ def fits(record: RunRecord, allowed: int) -> bool:
 
 
 def is_too_large(record: RunRecord, allowed: int) -> bool:
-    """For want of memory: what failed for another reason says nothing about it."""
+    """Return whether it failed for lack of memory; other failures say nothing about memory."""
     if isinstance(record.outcome, Completed):
         return (record.memory_bytes or 0) > allowed
     return isinstance(record.outcome, Failed) and record.outcome.kind == "out_of_memory"

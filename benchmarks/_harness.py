@@ -23,18 +23,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rigdyno.clock import SystemClock
+from rigdyno.base.clock import SystemClock
+from rigdyno.base.errors import DamagedRun
+from rigdyno.base.files import write_json
+from rigdyno.base.processes import write_pid
+from rigdyno.base.units import NS_PER_MS, NS_PER_S
 from rigdyno.contracts import Step
-from rigdyno.errors import DamagedRun
-from rigdyno.launchers._node import NodeSampler, Part, make_folders
-from rigdyno.processes import write_pid
-from rigdyno.runner.measure import StepMeter
+from rigdyno.launchers.nodes.local import NodeSampler, NodeShare, make_folders
+from rigdyno.runner.meter import StepMeter
 from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.participant import laid_out
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows
-from rigdyno.schema.spec import Budget, Cell, RunSpec
-from rigdyno.store.files import write_json
-from rigdyno.units import NS_PER_MS, NS_PER_S
+from rigdyno.schema.spec import Budget, Cell, RunSpec, assign_participants
 
 WINDOWS = {0.05: (80, 150), 1.0: (3, 1600), 5.0: (2, 400), 50.0: (1, 60)}  # by ms a step: steps a window, pairs
 SAMPLER_MS = 3000
@@ -42,13 +41,13 @@ WRITING_MS = 3000
 WARM_UP_ROWS = 5
 SETTLE_SECONDS = 0.01  # for the sampler to stop, or to catch up with the reading that it missed
 
-CELL = Cell(name="harness", spec=RunSpec(workload="harness"), participants=laid_out(1, 1, "cpu"))
+CELL = Cell(name="harness", spec=RunSpec(workload="harness"), participants=assign_participants(1, 1, "cpu"))
 
 now_ns = SystemClock.now_ns
 
 
 class Sampler:
-    """The sampler's process, as far as it can be held."""
+    """The sampler's process, which can be stopped and continued."""
 
     def __init__(self, folder: Path) -> None:
         _wait_until(lambda: _readings(folder) >= 2)
@@ -70,7 +69,7 @@ class Sampler:
         return (self._spent_ns() - cpu_ns) / (now_ns() - began_ns)
 
     def _spent_ns(self) -> int:
-        """Of all its threads: each probe has one."""
+        """Return the CPU time of all its threads: each probe has one."""
         threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
         return sum(int(path.read_text().split()[0]) for path in threads)
 
@@ -115,7 +114,7 @@ def warmed_up_meter(step: Step, path: Path) -> StepMeter:
 
 
 def hashing_step(milliseconds: float) -> Step:
-    """Bound by computing, from the cache: as many bytes as this processor hashes in that time."""
+    """Make a compute-bound step from the cache: it hashes as many bytes as this processor does in that time."""
     text = bytes(50_000)
     nanoseconds = min(_duration_ns(lambda: hashlib.sha256(text).digest()) for _ in range(200))
     rounds = max(1, round(milliseconds * NS_PER_MS / nanoseconds))
@@ -168,7 +167,7 @@ def pairs(scale: float, chance: random.Random, folder: Path) -> dict[str, list[l
 
 @contextmanager
 def fed_sampler(folder: Path) -> Iterator[Sampler]:
-    """With every probe that a rig can have."""
+    """Measure the sampler with every probe that a machine can have."""
     fed = folder / "fed"
     CellFolder(fed).participant("node0").path.mkdir(parents=True)
     process = subprocess.Popen(
@@ -194,7 +193,7 @@ def _meter_pairs(step: Step, count: int, number: int, chance: random.Random, fol
 
 
 def _writing_share(scale: float, folder: Path) -> float:
-    """Steps of 1 ms make the most rows."""
+    """Measure the writing of rows with steps of 1 ms, which make the most rows."""
     step, path = hashing_step(1.0), folder / "writing.rows"
     meter = warmed_up_meter(step, path)
     repeat(step, round(scale * WRITING_MS), meter)
@@ -206,7 +205,7 @@ def _writing_share(scale: float, folder: Path) -> float:
 
 
 def _sampler_share(sampler: Sampler, scale: float) -> float:
-    """Beside a core that is busy."""
+    """Measure the sampler while one core is busy."""
     step = hashing_step(1.0)
     return sampler.core_share(lambda: bare(step, round(scale * SAMPLER_MS)))
 
@@ -219,7 +218,7 @@ def main() -> None:
     scale, seed = float(sys.argv[1]), int(sys.argv[2])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        part = Part(CELL, folder)
+        part = NodeShare(CELL, folder)
         write_json(CellFolder(folder).spec, CELL)
         make_folders(part)
         write_pid(CellFolder(folder).participant("rank0").pid)

@@ -1,6 +1,6 @@
-"""JAX's way to private training, as an arm of dp_peers.py: vmap over samples, compiled as a whole.
+"""Train privately with JAX, as an arm of dp_peers.py: vmap over samples, compiled as a whole.
 
-Says and reads what _dp_arm.py does; the network is the same MNIST CNN, with weights of the same shapes.
+It has the same input and output as _dp_arm.py; the network is the same MNIST CNN, with weights of the same shapes.
 """
 
 from __future__ import annotations

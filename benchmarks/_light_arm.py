@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from rigdyno.clock import SystemClock
-from rigdyno.runner.turns import TurnMeter
+from rigdyno.base.clock import SystemClock
+from rigdyno.runner.pairs.turns import TurnMeter
 
 
 class NoFile:

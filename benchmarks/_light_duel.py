@@ -14,12 +14,12 @@ from random import Random
 
 import numpy as np
 
-from rigdyno.analyse.duel import is_enough, judged
+from rigdyno.analyse.pairs import is_enough, judge_duel
 from rigdyno.analyse.statistics import median_estimate
 from rigdyno.analyse.steady import settled_so_far
-from rigdyno.clock import SystemClock
-from rigdyno.runner.referee import Referee
-from rigdyno.runner.turns import Seat, Turn, socket_pair
+from rigdyno.base.clock import SystemClock
+from rigdyno.runner.pairs.referee import Referee
+from rigdyno.runner.pairs.turns import Seat, Turn, socket_pair
 from rigdyno.schema.comparison import Duel, PairFigure
 from rigdyno.schema.spec import DuelPlan
 
@@ -34,7 +34,7 @@ MOST_PADDING_BYTES = 4096  # of the environment: it moves the stack, and with it
 
 @dataclass
 class Listener:
-    """A seat that keeps what it hears: what other tests would have said rests on the same samples."""
+    """A seat that stores all samples, so that other statistical tests can be applied to the same ones."""
 
     seat: Seat
     seconds: list[float] = field(default_factory=list)  # per step, warm-up left out
@@ -54,10 +54,10 @@ class Fought:
 
 
 def fight(slow_down: float, random: Random) -> Fought:
-    """B does so much more work than A; every process has its own layout."""
+    """Run a duel in which B does more work than A by the given share; every process has its own memory layout."""
     figures: list[PairFigure] = []
     a_all, b_all = [], []
-    duel = judged(PLAN, figures, ())
+    duel = judge_duel(PLAN, figures, ())
     while len(figures) < MOST_PAIRS and not is_enough(duel, PLAN):
         with _pair(slow_down, random) as (a, b):
             referee = Referee((a, b), SystemClock(), random, SECONDS, settled_so_far, _nothing, LEAST_ROUNDS)
@@ -65,7 +65,7 @@ def fight(slow_down: float, random: Random) -> Fought:
         figures.append(_figure(len(figures) + 1, referee.log_ratios))
         a_all.append(a.seconds)
         b_all.append(b.seconds)
-        duel = judged(PLAN, figures, ())
+        duel = judge_duel(PLAN, figures, ())
     return Fought(duel, a_all, b_all)
 
 
@@ -102,7 +102,7 @@ def _pair(slow_down: float, random: Random) -> Iterator[tuple[Listener, Listener
 
 
 def _started(descriptor: int, size: int, random: Random) -> subprocess.Popen[bytes]:
-    """Half of them with a fixed address space, all of them with an environment of another size."""
+    """Vary the memory layout: half of the processes have a fixed address space, all another size of environment."""
     fixed = ["setarch", "-R"] if random.random() < 0.5 and shutil.which("setarch") else []
     command = [*fixed, sys.executable, "-S", "-E", str(ARM), str(descriptor), str(size)]
     environment = {**os.environ, "PADDING": "x" * random.randrange(MOST_PADDING_BYTES)}

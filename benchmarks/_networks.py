@@ -7,19 +7,19 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from rigdyno.engines.dp import replace_batch_norm
-from rigdyno.workloads._efficientnet import EfficientNetB0
-from rigdyno.workloads._resnet import Network as ResNet50
+from rigdyno.workloads.networks.efficientnet import EfficientNetB0
+from rigdyno.workloads.networks.resnet import ResNet as ResNet50
 
 DIFFERENT = 16  # samples of a data set
 
 
 def efficientnet_b0(classes: int) -> nn.Module:
-    """Without dropout and stochastic depth, which would make steps differ."""
+    """Build the network without dropout and stochastic depth, which would make steps differ."""
     return EfficientNetB0(classes, dropout=0.0, left_out=0.0)
 
 
 class Residual(nn.Module):
-    """ResNet-18's block."""
+    """The residual block of ResNet-18."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def resnet18(classes: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """A transformer's, with the norm first."""
+    """The block of a transformer, with the norm first."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """ViT-Ti/16's sizes, with six blocks and the mean over patches in place of a token of its own."""
+    """A vision transformer sized like ViT-Ti/16, with six blocks and the mean over patches instead of a class token."""
 
     def __init__(self, classes: int, side: int = 224, width: int = 192, blocks: int = 6) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class ViT(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Two layers over 128 tokens of a vocabulary of 10,000."""
+    """A transformer with two layers over 128 tokens of a vocabulary of 10,000."""
 
     def __init__(self, classes: int, words: int = 10_000, length: int = 128, width: int = 256) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ CLASSES = {"efficientnet_b0": 100, "resnet18": 100, "resnet50": 1000, "vit": 100
 
 
 def network(name: str) -> nn.Module:
-    """From the same weights each time, with GroupNorm in BatchNorm's place."""
+    """Build a network from the same weights each time, with GroupNorm instead of BatchNorm."""
     torch.manual_seed(0)
     makers = {
         "efficientnet_b0": efficientnet_b0,

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import rigdyno
-from rigdyno.analyse.measure import CellData, process_figures
-from rigdyno.analyse.streams import measured_from, step_seconds
+from rigdyno.analyse.process import CellData, analyse_process
+from rigdyno.analyse.streams import measured_from, step_durations
 from rigdyno.store.folder import StoredCell
 
 Floats = NDArray[np.float64]
 
-# What counts as steady, told without the rule that is examined: the medians of a piece's eighths lie within 5 %.
+# A piece counts as steady, independently of the rule under test, if the medians of its eighths are within 5 %.
 PARTS = 8
 LEVEL_SPREAD = 0.05
 DRAWS = 50  # before a recording counts as having no steady piece of a length
@@ -33,7 +33,7 @@ class Recording:
     steady: int = 0
 
     def steady_piece(self, length: int, draw: np.random.Generator) -> Floats | None:
-        """Steps in a row, around one, in the order in which they came: their correlation stays."""
+        """Return consecutive steps, scaled to one, in their original order, which preserves their correlation."""
         if self.disturbed or len(self.seconds) < length:
             return None
         for _ in range(DRAWS):
@@ -60,7 +60,7 @@ def is_steady(piece: Floats) -> bool:
 
 
 def recorded(folder: str, seconds: float, repeat: int) -> list[Recording]:
-    """One thread each: what the machine does to them is what is wanted, not what they do to each other."""
+    """Record with one thread each, to see the noise of the machine and not that of threads waiting for each other."""
     found = []
     for kind in _steps.KINDS:
         name = kind.__name__
@@ -73,6 +73,6 @@ def recorded(folder: str, seconds: float, repeat: int) -> list[Recording]:
 
 def _recording(kind: str, cell: StoredCell) -> Recording:
     _, rows = cell.steps()[0]
-    findings = process_figures(CellData(cell.record, cell.steps(), cell.telemetry())).findings
+    findings = analyse_process(CellData(cell.record, cell.steps(), cell.telemetry())).findings
     disturbed = any(found.code == "other_tenants" and found.severity == "INVALID" for found in findings)
-    return Recording(kind, step_seconds(rows[measured_from(rows) :]), disturbed)
+    return Recording(kind, step_durations(rows[measured_from(rows) :]), disturbed)

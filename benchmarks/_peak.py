@@ -1,4 +1,4 @@
-"""What this machine's cores can multiply and add in float32 at the most: chains of vector instructions in registers."""
+"""Measure the peak float32 multiply-add rate of this machine's cores, by chains of vector instructions in registers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-CHAINS = 12  # so many are under way at once: a result takes 4 to 5 cycles, and two begin in each
+CHAINS = 12  # instructions in flight: a result takes 4 to 5 cycles, and two begin in each cycle
 ROUNDS = 20_000_000
 
 
 def _lanes() -> int:
-    """Floats in the widest register."""
+    """Return the number of floats in the widest register."""
     return 16 if "avx512f" in Path("/proc/cpuinfo").read_text() else 8
 
 
@@ -54,7 +54,7 @@ def _on_all(threads, rounds):
 
 
 def peak_flops(threads: int) -> float:
-    """Floating-point operations a second, two for each multiply-add."""
+    """Return floating-point operations per second, counting two for each multiply-add."""
     numba.set_num_threads(threads)
     _on_all(threads, 10)
     began = time.perf_counter()

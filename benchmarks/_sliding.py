@@ -36,7 +36,7 @@ def sliding_window(volume: Tensor, edge: int, overlap: float, predict: Predict) 
 
 
 def windows(length: int, edge: int, overlap: float) -> list[int]:
-    """Where windows begin along an axis; the last one ends with the volume."""
+    """Return where windows begin along an axis; the last one ends with the volume."""
     step = max(1, int(edge * (1 - overlap)))
     count = max(0, -(-(length - edge) // step)) + 1
     return [min(number * step, max(0, length - edge)) for number in range(count)]

@@ -30,12 +30,12 @@ class Stream:
 
     @property
     def good_from(self) -> int:
-        """Behind the last step that isn't good."""
+        """Return the index after the last step that isn't good."""
         bad = np.flatnonzero(np.abs(self.factor - 1) > GOOD_STEP)
         return int(bad[-1]) + 1 if len(bad) else 0
 
     def bias_left(self, start: int) -> float:
-        """What the warm-up still adds to the time of the steps from `start` on; noise hits both sums alike."""
+        """Return the share that the warm-up adds to the time of the steps from `start` on; both sums have the noise."""
         kept = self.noise[start:]
         return float((kept * self.factor[start:]).sum() / kept.sum()) - 1
 
@@ -48,14 +48,14 @@ def none(n: int, _draw: np.random.Generator) -> Floats:
 
 
 def slow_first_step(n: int, draw: np.random.Generator) -> Floats:
-    """Lazy initialisation, a first allocation."""
+    """Model lazy initialisation or a first allocation."""
     factor = np.ones(n)
     factor[0] = np.exp(draw.uniform(np.log(2), np.log(500)))
     return factor
 
 
 def slow_first_steps(n: int, draw: np.random.Generator) -> Floats:
-    """Caches fill, memory pools grow: two to eight steps, each by its own amount."""
+    """Model filling caches and growing memory pools: two to eight slower steps, each by its own amount."""
     factor = np.ones(n)
     count = draw.integers(2, 9)
     factor[:count] = np.exp(draw.uniform(np.log(1.5), np.log(20), count))
@@ -70,12 +70,12 @@ def decay(n: int, draw: np.random.Generator) -> Floats:
 
 
 def compiled_later(n: int, draw: np.random.Generator) -> Floats:
-    """Slower until a compiler has seen enough: 2 to 40 % of the stream, by 10 to 200 %."""
+    """Model a JIT compiler: the first 2 to 40 % of the stream are slower by 10 to 200 %."""
     return _early_level(n, draw, 1 + np.exp(draw.uniform(np.log(0.1), np.log(2))))
 
 
 def turbo(n: int, draw: np.random.Generator) -> Floats:
-    """Faster until the heat is there: 2 to 40 % of the stream, by 7 to 40 % less time."""
+    """Model a machine that heats up: the first 2 to 40 % of the stream take 7 to 40 % less time."""
     return _early_level(n, draw, 1 - draw.uniform(0.07, 0.4))
 
 
@@ -84,20 +84,20 @@ def _early_level(n: int, draw: np.random.Generator, level: float) -> Floats:
 
 
 def trend(n: int, draw: np.random.Generator) -> Floats:
-    """All the way, by 20 to 100 %, up or down."""
+    """Drift over the whole stream by 20 to 100 %, up or down."""
     end = 1 + draw.uniform(0.2, 1.0)
     return np.linspace(1, end, n) if draw.integers(2) else np.linspace(end, 1, n)
 
 
 def late_change(n: int, draw: np.random.Generator) -> Floats:
-    """At 55 to 80 % of the stream, by 20 to 100 %, up or down."""
+    """Jump at 55 to 80 % of the stream by 20 to 100 %, up or down."""
     level = 1 + draw.uniform(0.2, 1.0)
     late = np.arange(n) >= n * draw.uniform(0.55, 0.8)
     return np.where(late, level if draw.integers(2) else 1 / level, 1.0)
 
 
 def oscillation(n: int, draw: np.random.Generator) -> Floats:
-    """Between two levels 20 to 60 % apart, two to four times to and fro, for half of the time each."""
+    """Alternate two to four times between two levels that are 20 to 60 % apart, with half of the time on each."""
     phase = np.arange(n) / n * draw.integers(2, 5) + draw.uniform()
     return np.where(phase % 1 < 0.5, 1.0, 1 + draw.uniform(0.2, 0.6))
 

@@ -1,4 +1,4 @@
-"""How long an audit takes to refute a false claim, and how often it refutes a true one.
+"""Measure how long an audit takes to refute a false claim, and how often it refutes a true one.
 
 Each fault is planted around an engine and audited several times, with seeds of their own, until it is refuted with
 99.9 % confidence: training and test, without the accounting of the claim. Correct engines, ours and Opacus, are audited
@@ -17,7 +17,7 @@ from _audit_arms import CORRECT, FAULTS, ONCE_CORRECT, ONCE_FAULTS, OPACUS_CORRE
 from _bars import Allowance, Bar, NotMeasured, ValueBar, finish
 
 from rigdyno.engines.dp import Audit, audit
-from rigdyno.engines.dp.audit.claim import CURVE_DELTAS
+from rigdyno.engines.dp.audit.verdict import CURVE_DELTAS
 
 DELTA, ONCE_DELTA = 1e-5, 1e-7
 SURE, USUAL = 0.999, 0.95

@@ -1,9 +1,9 @@
-"""What privacy costs: a private step beside the fastest plain one and beside our own kernels without privacy.
+"""Measure what privacy costs: compare a private step with the fastest plain one and with our kernels without privacy.
 
 The private arm is what a user has: make_private, and batches from its loader, which vary in size. A varying size slows
-plain PyTorch down, so plain PyTorch is also given batches of one size, and the faster counts. In which layout, and
-whether compiled, a few rounds decide beforehand: who takes 1.15 times as long as the fastest there is out. Who takes
-twice as long in a single step is out at once, and for the network's other cases as well.
+plain PyTorch down, so plain PyTorch is also given batches of one size, and the faster counts. A few rounds decide
+beforehand which layout to use, and whether to compile: arms that take 1.15 times as long as the fastest are left out.
+Arms that take twice as long in a single step are left out at once, also for the network's other cases.
 
 Compiling takes a minute or two a network: it is tried where it comes near the fastest, see COMPILED.
 Memory is the peak after the same drawn batches, imports and all, relative to plain training in the fastest layout.
@@ -43,7 +43,7 @@ LARGE_BATCH = 64
 
 
 class Trial:
-    """One case: who takes part, and what is claimed."""
+    """One case: its arms and its claims."""
 
     def __init__(self, case: Case, kinds: Sequence[str]) -> None:
         self.case = case
@@ -55,7 +55,7 @@ class Trial:
         self.present = [arm for arm in self.present if arm not in self.far_slower]
 
     def layout(self) -> None:
-        """Leaves the plain arms that may be the fastest, and gives the fastest of them drawn batches as well."""
+        """Keep the plain arms that may be the fastest, and give the fastest of them drawn batches as well."""
         for number in range(TRIAL_ROUNDS):
             for arm in rotated(self.present, number):
                 arm.turn()
@@ -97,7 +97,7 @@ class Trial:
 
 
 class PlainKinds:
-    """What is tried on a network, as long as it isn't far slower."""
+    """Return the arms to try on a network, as long as they aren't far slower."""
 
     def __init__(self, compiled: bool) -> None:
         self._compiled = compiled

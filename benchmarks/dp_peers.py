@@ -1,4 +1,4 @@
-"""A private step beside those of Opacus, in each of its ways, and of JAX, which compiles the whole step.
+"""Compare a private step with those of Opacus, in each of its modes, and of JAX, which compiles the whole step.
 
 Opacus gets each network as its own users would give it: activations that work in place replaced, and what its validator
 knows how to replace. Peers come one at a time beside ours, as some take many gigabytes. Which way of Opacus is best
@@ -30,7 +30,7 @@ CASES = [
 
 
 def surveyed(case: Case, kind: str) -> Arm:
-    """One step, once it is warm, and alone: the next has the memory then."""
+    """Time one warm step of an arm that runs alone, so that the next one has the memory."""
     arm = Arm(kind, case)
     started([arm])
     arm.end()
@@ -38,7 +38,7 @@ def surveyed(case: Case, kind: str) -> Arm:
 
 
 def duel(claimed: str, ours: Arm, peer: Arm, bar: float, end: float) -> Bar:
-    """Peers come one after the other, ours stays."""
+    """Compare one peer with ours, then end it; ours stays for the next peer."""
     name = f"{ours.case}: {claimed}"
     if not started([peer]):
         return NotMeasured.because(name, peer.missing or "", bar, "least")
@@ -51,7 +51,7 @@ def duel(claimed: str, ours: Arm, peer: Arm, bar: float, end: float) -> Bar:
 
 
 def opponents(case: Case, jax: Path) -> Iterator[tuple[str, Arm, float]]:
-    """What is claimed, against whom, and how many times as long they must take."""
+    """Yield the claims: a name, the peer, and how many times as long as ours it must take."""
     if case == MNIST:
         yield "JAX's vmap and jit", Arm("jax", case, "fixed", jax if jax.exists() else sys.executable), 1.0
     if case == EFFICIENTNET:

@@ -1,8 +1,8 @@
-"""Whether the time of an epoch holds that the privacy suite extrapolates from some of its steps.
+"""Check the time of an epoch that the privacy suite extrapolates from some of its steps.
 
 Each try is three fresh processes that measure some seconds of steps each, and another that runs a whole epoch: a small
-network over 24,000 images, plain and with differential privacy, whose batches vary in size. A try hits where the time
-of the whole epoch lies in the interval that the steps gave.
+network over 24,000 images, plain and with differential privacy, whose batches vary in size. A try hits if the time
+of the whole epoch is in the interval predicted from the steps.
 
 Decided beforehand: at least 9 of 10 tries hit for each.
 """
@@ -18,7 +18,7 @@ from _extrapolating import Case, hit_bars
 from _fitting import SMALL, SMALL_SET
 from _small_set import IMAGES
 
-from rigdyno.plan.load import Request
+from rigdyno.plan.request import Request
 from rigdyno.schema.spec import Budget
 
 TRIES = 10

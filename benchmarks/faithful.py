@@ -1,8 +1,8 @@
-"""Does our `as_published` measure what the published script measures?
+"""Check that our `as_published` measures what the published script measures.
 
 The published loop, scripted function and tqdm's own count included, takes turns with our workload under our meter, both
 resident in a pair of processes, in random order within a round. The geometric mean over pairs of processes of each
-pair's median ratio must lie within 10 % of one: where a process lies in memory alone moves its rate by some percent.
+pair's median ratio must be within 10 % of one: the memory layout of a process alone changes its rate by some percent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How often a duel is wrong: the same thing against itself, and against what is really 3 % slower.
+"""Measure how often a duel is wrong: between two identical arms, and against an arm that is really 3 % slower.
 
 Hundreds of duels between processes without a framework, each process with its own layout (size of the environment,
-address randomisation on or off), half of them under a background load that comes and goes. Beside it, on the same
-samples: what comparing means would have said, and what Welch's t-test would have said of one arm's early processes and
-the other's late ones, as sequential runs see them. Whole duels of a torch step are false_alarms_torch.py.
+address randomisation on or off), half of them under a background load that comes and goes. For comparison, the same
+samples are judged by the difference of means, and by Welch's t-test of one arm's early processes and the other's late
+ones, as in sequential runs. Whole duels of a torch step are in false_alarms_torch.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scipy import stats
 
 MARGIN = 0.01
 SLOW_DOWN = 0.03
-# Busy and idle by turns, each for up to a quarter of a second.
+# Busy and idle alternately, each for up to a quarter of a second.
 LOAD = """
 import random, time
 while True:

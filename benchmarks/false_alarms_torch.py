@@ -1,4 +1,4 @@
-"""How often `rigdyno duel` calls a torch step of one thread different from itself: whole duels of the program.
+"""Measure how often `rigdyno duel` calls a torch step of one thread different from itself, in whole duels.
 
 Each takes six pairs of processes and more, so that thirty of them are what ten minutes have room for: without a single
 false alarm they show that there is one in ten at most.
@@ -14,8 +14,9 @@ from pathlib import Path
 from _bars import ONE_SIDED, Allowance, finish, share_bar
 
 from rigdyno import api
-from rigdyno.plan.duel import DuelRequest
-from rigdyno.plan.load import Request
+from rigdyno.features.duel.plan import DuelRequest
+from rigdyno.plan.request import Request
+from rigdyno.runner.orchestrate import create_run
 
 DUEL_SECONDS = 20.0
 TORCH_STEP = """
@@ -28,12 +29,12 @@ def step():
 
 
 def answer(number: int, folder: Path) -> str:
-    """Through the product: real workers, run folders, the stored turns."""
+    """Run a complete duel: real workers, run folders, the stored turns."""
     file = folder / "steps.py"
     file.write_text(TORCH_STEP)
     arm = Request(target=f"{file}:step", seed=number, threads=1)
     head = api.prepare_duel(DuelRequest(a=arm, b=arm, budget_seconds=DUEL_SECONDS))
-    duel = api.carry_out(api.start(head, folder / "runs"), head).duel
+    duel = api.carry_out(create_run(head, folder / "runs"), head).duel
     assert duel is not None
     print(f"duel {number + 1}: {duel.comparison.sentence}", flush=True)
     return duel.comparison.answer

@@ -1,4 +1,4 @@
-"""How long a new user waits: `rigdyno list` (at most 0.3 s) and bare `rigdyno` (at most 60 s).
+"""Measure how long a new user waits for `rigdyno list` (at most 0.3 s) and bare `rigdyno` (at most 60 s).
 
 `rigdyno list` takes turns with a Python that does nothing, so that a slow moment of the machine shows in both.
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from _bars import Bar, finish, median_bar
 
-from rigdyno.clock import SystemClock
-from rigdyno.units import seconds_of_ns
+from rigdyno.base.clock import SystemClock
+from rigdyno.base.units import seconds_of_ns
 
 
 def seconds_of(command: list[str], folder: str) -> float:

@@ -1,4 +1,4 @@
-"""What the whole harness costs, telemetry on, against the bare Python loop: at most 0.5 % of steps from 1 ms on.
+"""Measure the overhead of the whole harness with telemetry over a bare Python loop: at most 0.5 % of steps from 1 ms.
 
 The figure is small and the machine noisy, so it is put together from three that can be had precisely. The meter: in
 about ten processes, windows of a few steps with and without it follow each other in random order, over the same step
@@ -42,7 +42,7 @@ def one_process(scale: float, seed: int) -> Pairs:
 
 
 def longer_by(processes: list[Pairs], name: str) -> Interval:
-    """By how much of the first window's time the second takes longer, over the pairs of all processes."""
+    """Return how much longer the second window takes, as a share of the first, over the pairs of all processes."""
     table = np.concatenate([np.array(process[name]) for process in processes])
     ratio = median_estimate(np.log(table[:, 1] / table[:, 0]), "log")
     return math.expm1(ratio.value), math.expm1(ratio.low), math.expm1(ratio.high)

@@ -1,4 +1,4 @@
-"""How long a page of a very long run takes (at most 30 s), with how much memory (1 GB), and how large it is (3 MB).
+"""Measure the time (at most 30 s), the memory (1 GB) and the size (3 MB) of the page of a very long run.
 
 The run has 10,000 cells of a hundred steps each, and a million readings of telemetry with eight channels.
 """
@@ -17,21 +17,20 @@ import numpy as np
 from _bars import Bar, finish
 
 from rigdyno import __version__
-from rigdyno.clock import SystemClock, utc_now
+from rigdyno.base.clock import SystemClock, utc_now
+from rigdyno.base.units import seconds_of_ns
 from rigdyno.rig.system import describe_system
 from rigdyno.schema.channel import Channel
 from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.participant import Participant, laid_out, sampler_of
 from rigdyno.schema.record import Completed, Facts, RunHead, RunRecord
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile, telemetry_header
-from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.spec import Cell, Participant, RunPlan, RunSpec, assign_participants, sampler_of
 from rigdyno.schema.system import Environment
 from rigdyno.store.folder import RunFolder
-from rigdyno.units import seconds_of_ns
 
 STEPS = 100
 CHANNELS = ("cpu0", "cpu1", "worker_cpu_share", "run_queue_wait_share", "steal_share", "frequency_mhz", "a", "b")
-# The child says its own peak: what its parent knows of it may be the parent's.
+# The child prints its own peak: the one that its parent sees may be the parent's.
 CHILD = """
 import sys
 from rigdyno.cli import main
@@ -47,13 +46,13 @@ def long_run(root: Path, cells: int, readings: int) -> Path:
         Cell(
             name=f"{number:05d}-cell",
             spec=RunSpec(workload="tensor_add", options={"size": number}),
-            participants=laid_out(1, 1, "cpu"),
+            participants=assign_participants(1, 1, "cpu"),
         )
         for number in range(1, cells + 1)
     ]
     system, environment = describe_system(()), Environment(python=sys.version.split()[0])
     folder = RunFolder.create(root, "long", utc_now())
-    folder.write_head(RunHead.of(Plan(name="long", cells=tuple(plan)), system, environment))
+    folder.write_head(RunHead.of(RunPlan(name="long", cells=tuple(plan)), system, environment))
     for number, cell in enumerate(plan):
         inside = CellFolder(folder.fresh_cell_folder(cell))
         _write_steps(inside, cell.participants[0], 10_000_000 + number % 7 * 1_000_000)
@@ -89,7 +88,7 @@ def _write_telemetry(cell: CellFolder, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of it, held against the same bars")
+    parser.add_argument("--quick", action="store_true", help="a tenth of it, with the same bars")
     cells, readings = (1_000, 100_000) if parser.parse_args().quick else (10_000, 1_000_000)
     clock = SystemClock()
     with tempfile.TemporaryDirectory() as root:

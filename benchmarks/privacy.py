@@ -1,4 +1,4 @@
-"""The largest batch that trains within 4 GB, and how long an epoch takes with it: what private training leaves of it.
+"""Measure the largest batch that trains within 4 GB and the time of an epoch with it, plain and private.
 
 EfficientNet-B0 on images of 32 x 32, as the privacy suite trains it: plain (BatchNorm, channels_last) and our own
 engine. Of Opacus' hooks it is asked whether a thirtieth of our batch fits. Epochs take turns, process by process,
@@ -45,7 +45,7 @@ def batches(ours: Found, plain: Found) -> Bar:
 
 
 def hooks(bench: Bench, ours: Found) -> Bar:
-    """Whether one more than a thirtieth of our batch is too large for them."""
+    """Check that one more than a thirtieth of our batch is too large for Opacus' hooks."""
     name = f"Opacus' hooks with more than 1/{TIMES} of it: doesn't fit"
     if ours.batch is None:
         return NotMeasured.because(name, ours.measurement.why_missing(), 1.0, "least")

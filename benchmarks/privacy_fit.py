@@ -1,4 +1,4 @@
-"""Whether the largest batch that `fit` reports is true.
+"""Check the largest batch that `fit` reports.
 
 EfficientNet-B0 on images of 32 x 32 in 1.8 GB, for plain training and for our own engine: five more processes take 30
 steps with the batch that was found, with batches as private training draws them; and 1.15 times that batch is tried as
@@ -29,14 +29,14 @@ from _fitting import (
     tries_bar,
 )
 
-from rigdyno.units import show_bytes
+from rigdyno.base.units import show_bytes
 
 PROCESSES, MORE = 5, 1.15
 ALLOWED = int(1.8 * GB)
 
 
 def truth(bench: Bench, workload: str, update: str, allowed: int, processes: int) -> list[Bar]:
-    """Whether the batch that was found fits, and a larger one doesn't."""
+    """Check that the batch that was found fits, and that a larger one doesn't."""
     options = SMALL_SET if workload == SMALL else GROUP_NORM if update == "dp_fast" else BATCH_NORM
     found = bench.search(f"{update} in {show_bytes(allowed)}", workload, allowed, update, options)
     if found.batch is None:

@@ -1,9 +1,9 @@
-"""Is the warm-up cut where it ends? Streams with a known warm-up against what the rule cuts.
+"""Check that the warm-up is cut where it ends, on streams with a known warm-up.
 
 Real steps of this machine are recorded in fresh processes: in cache, plain Python, hashing, memory-bound, training. The
 noise are steady pieces, in their own order, of those that other tenants didn't spoil; warm-ups of many shapes and sizes
 are put on it, and levels that never settle. As the warm-up is known, so is the bias that it leaves in the throughput
-behind a cut. Beside the rule: dropping the first tenth, and dropping nothing.
+after a cut. The rule is compared with dropping the first tenth, and with dropping nothing.
 
 The bars, and why:
 - bias left at most 1 % in 95 % of the streams that settle: processes of the same code differ by as much, so that less

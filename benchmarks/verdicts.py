@@ -1,6 +1,6 @@
-"""Does the validity verdict name what went wrong, and does it leave quiet runs alone?
+"""Check that the validity verdict names what went wrong, and that quiet runs aren't INVALID.
 
-Faults are injected for real into real runs of a small step (_faults.py), in turns with runs that nobody disturbs. A
+Faults are injected for real into real runs of a small step (_faults.py), in turns with undisturbed runs. A
 fault counts as found if its own reason is among those given; at least 95 % must be. At most 2 % of quiet runs may be
 INVALID. Other people's load is no fault of ours: a run counts as quiet if no fault was injected and the detectors of
 other tenants, run-queue wait and steal, stay below what makes a run SUSPECT. How the others fared is printed too.
@@ -26,17 +26,18 @@ from _bars import Bar, NotMeasured, finish, share_bar
 from _faults import FAULTS, Fault, Inject, write_step
 
 from rigdyno import api
-from rigdyno.analyse import thresholds
-from rigdyno.analyse.duel import meaningless_below
-from rigdyno.analyse.telemetry import STEAL, mean_reading, pushed_aside_share, span_of
+from rigdyno.analyse.pairs import meaningless_below
+from rigdyno.analyse.streams import STEAL, mean_reading, pushed_aside_share, span_of
+from rigdyno.analyse.validity import thresholds
+from rigdyno.base.errors import DamagedRun
+from rigdyno.base.units import NS_PER_S
 from rigdyno.contracts import Progress
-from rigdyno.errors import DamagedRun
-from rigdyno.plan.load import Request
-from rigdyno.report.progress import Silent
+from rigdyno.plan.request import Request
+from rigdyno.report.progress import SilentObserver
+from rigdyno.runner.orchestrate import create_run
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.samples import read_rows
 from rigdyno.store.folder import StoredCell
-from rigdyno.units import NS_PER_S
 
 NONE = Fault("none", "", seconds=3.0)
 INJECTED_AT = 0.4  # of the stream
@@ -52,8 +53,8 @@ class Judged:
     codes: tuple[str, ...]
 
 
-class Injector(Silent):
-    """Injects the fault once the stream has come far enough."""
+class Injector(SilentObserver):
+    """Inject the fault once the stream has come far enough."""
 
     def __init__(self, inject: Inject | None, after_seconds: float) -> None:
         self._inject, self._after_ns = inject, after_seconds * NS_PER_S
@@ -79,7 +80,7 @@ def _stream_ns(cell: Path) -> int:
 def judged(fault: Fault, step: Path) -> Judged:
     with contextmanager(fault.setting or _nothing)() as inject:
         head = _head(f"{step}:{fault.function}", fault.seconds)
-        folder = api.start(head, step.parent / "runs")
+        folder = create_run(head, step.parent / "runs")
         run = api.carry_out(folder, head, Injector(inject, INJECTED_AT * fault.seconds))
     [measurement] = run.measurements
     codes = tuple(reason.code for reason in measurement.validity.reasons) if measurement.validity else ()
@@ -106,7 +107,7 @@ def _is_quiet(cell: StoredCell) -> bool:
 
 
 def matrix(results: list[Judged]) -> str:
-    """How many runs of each fault were given each reason."""
+    """Return a table of how many runs of each fault were given each reason."""
     reasons = sorted({code for result in results for code in result.codes})
     lines = [f"{'fault':<34} {'runs':>4} {'right':>5}  VALID/SUSPECT/INVALID/FAILED  reasons"]
     for name in dict.fromkeys(result.fault for result in results):
@@ -138,7 +139,7 @@ def bars(results: list[Judged]) -> list[Bar]:
 
 
 def carried_out(faults: list[Fault], step: Path) -> Iterator[Judged]:
-    """A fault that can't be injected here is left out, and said."""
+    """Run and judge each fault; one that can't be injected here is skipped with a message."""
     for fault in faults:
         try:
             result = judged(fault, step)

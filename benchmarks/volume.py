@@ -1,4 +1,4 @@
-"""Volumes: our blocks beside a sliding window, how near to the machine's peak they come, and what is promised.
+"""Compare blockwise inference with a sliding window and with the machine's peak, and check what it predicts.
 
 An isotropic U-Net 32/64/128/256 with BatchNorm and fixed weights, over a volume of 320^3. A whole volume takes each arm
 many minutes, so arms take turns: a block of ours, some windows of theirs, and again. A window's time doesn't depend on
@@ -34,9 +34,9 @@ from _peak import peak_flops
 from _sliding import monai_version, sliding_window, windows
 from torch import Tensor, nn
 
-from rigdyno.engines.blockwise.backends import backend
-from rigdyno.engines.blockwise.cutting import Buffers, best_cut
-from rigdyno.engines.blockwise.network.loading import model_of
+from rigdyno.engines.blockwise.backends import load_backend
+from rigdyno.engines.blockwise.blocks import Buffers, find_best_cut
+from rigdyno.engines.blockwise.network.loading import make_model
 from rigdyno.engines.blockwise.network.unet import UNet3d
 
 ROI, OVERLAP = 96, 0.25
@@ -50,7 +50,7 @@ NARROW = "4,8,16,32"  # for what doesn't depend on how much there is to compute
 
 @dataclass(frozen=True)
 class Size:
-    """Of the network and of the volumes."""
+    """The sizes of the network and of the volumes."""
 
     features: tuple[int, ...] = (32, 64, 128, 256)
     edge: int = 320
@@ -102,7 +102,7 @@ def fixed_network(features: tuple[int, ...]) -> nn.Module:
 
 
 def test_volume(edge: int) -> Tensor:
-    """Blobs of several sizes and noise, as microscopes give them."""
+    """Make a volume of blobs of several sizes and noise, similar to microscope images."""
     chance = torch.Generator().manual_seed(1)
     volume = 0.3 * torch.randn(1, 1, edge, edge, edge, generator=chance)
     for coarse in (4, 12, 32):
@@ -113,7 +113,7 @@ def test_volume(edge: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Errors:
-    """Against the network over the whole volume at once."""
+    """Errors relative to the network over the whole volume at once."""
 
     largest: float
     mean: float
@@ -121,12 +121,12 @@ class Errors:
 
 def error_rows(network: nn.Module, edge: int) -> tuple[tuple[int, int, int], dict[str, Errors]]:
     """Everybody on the same volume; the halo is what `auto` finds on it."""
+    from rigdyno.engines.blockwise.blocks import find_smallest_halo
     from rigdyno.engines.blockwise.boxes import Box
-    from rigdyno.engines.blockwise.halo import smallest_halo
-    from rigdyno.engines.blockwise.sampling import bricks
+    from rigdyno.engines.blockwise.normalising import sample_boxes
 
-    model = model_of(network, 1).model
-    eager = backend("torch")(model, "cpu")
+    model = make_model(network, 1).model
+    eager = load_backend("torch")(model, "cpu")
     exact = model.exact_halo
     volume = test_volume(edge)
     sides = [length for length in reversed(exact) for _ in ("before", "after")]
@@ -136,12 +136,12 @@ def error_rows(network: nn.Module, edge: int) -> tuple[tuple[int, int, int], dic
         inner = box.moved(exact)
         return np.ascontiguousarray(padded[0][(slice(None), *inner.slices())].numpy())
 
-    places = list(bricks((edge,) * 3, (32, 32, 32), 6))
-    halo = smallest_halo(model, eager.predict, read, places, 0.01, 1.0).halo
+    places = list(sample_boxes((edge,) * 3, (32, 32, 32), 6))
+    halo = find_smallest_halo(model, eager.predict, read, places, 0.01, 1.0).halo
     whole = eager.predict(read(model.read_box((edge,) * 3, exact)), (edge,) * 3, exact)
     block = (edge // 2 // 8 * 8,) * 3
     ours = np.empty_like(whole)
-    for box in bricks((edge,) * 3, block, 10**6):
+    for box in sample_boxes((edge,) * 3, block, 10**6):
         needed = model.read_box(box.shape, halo).moved(box.start)
         ours[(slice(None), *box.slices())] = eager.predict(read(needed), box.shape, halo)
     found = {f"ours, halo {halo[0]}": _errors(ours, whole)}
@@ -156,16 +156,16 @@ def _errors(answer: np.ndarray, truth: np.ndarray) -> Errors:
 
 
 class _Enough(Exception):
-    """Ends a sliding window after the windows of one turn."""
+    """Raised to end a sliding window after the windows of one turn."""
 
 
 class Speeds:
     def __init__(self, network: nn.Module, size: Size, halo: tuple[int, int, int]) -> None:
         self.edge, self.halo, self.network = size.edge, halo, network
         self.volume = test_volume(size.edge)
-        self.model = model_of(network, 1).model
+        self.model = make_model(network, 1).model
         program = 400 * 10**6
-        self.cut = best_cut(self.model, (size.edge,) * 3, halo, MEMORY, Buffers(5, 9, program), alike=False)
+        self.cut = find_best_cut(self.model, (size.edge,) * 3, halo, MEMORY, Buffers(5, 9, program), alike=False)
         self.peaks: list[float] = []
         largest_roi = self._largest_roi(size.features)
         last = copy.deepcopy(network).to(memory_format=torch.channels_last_3d)
@@ -178,7 +178,7 @@ class Speeds:
             Arm("ours, torch", lambda: self._blocks("torch")),
             Arm("ours, compile", lambda: self._blocks("compile")),
         ]
-        self._backends = {name: backend(name)(self.model, "cpu") for name in ("torch", "compile")}
+        self._backends = {name: load_backend(name)(self.model, "cpu") for name in ("torch", "compile")}
 
     def take_turns(self, allowed: Allowance, least: int) -> None:
         for number in allowed.rounds(least, MOST_ROUNDS + 1, SPEED_SHARE):
@@ -274,7 +274,7 @@ def _at_most_theirs(name: str, ours: float, theirs: float) -> Bar:
 
 
 class Promises:
-    """What `rigdyno infer` says beforehand, beside what it then took."""
+    """Compare what `rigdyno infer` predicts with what it then takes."""
 
     def __init__(self, size: Size, allowed: Allowance) -> None:
         self.paces: list[float] = []

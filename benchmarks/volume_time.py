@@ -1,7 +1,7 @@
-"""Whether extrapolated times hold: of a whole volume from a sample of its blocks, and of 1001 training iterations.
+"""Check extrapolated times: of a whole volume from a sample of its blocks, and of 1001 training iterations.
 
 Each try is three fresh processes that measure a sample each, as `rigdyno run volume` does, and another that runs all of
-it. A try hits where the time of the whole run lies in the interval that the sample gave. Network, volume and patches
+it. A try hits if the time of the whole run is in the interval predicted from the sample. Network, volume and patches
 are small, so that a whole run takes seconds: what is tested is the way from the sample to the whole, not the size.
 
 Decided beforehand: at least 9 of 10 tries hit for the volume, and so do at least 9 of 10 for 1001 iterations.
@@ -16,7 +16,7 @@ from pathlib import Path
 from _bars import Allowance, finish
 from _extrapolating import Case, hit_bars
 
-from rigdyno.plan.load import Request
+from rigdyno.plan.request import Request
 from rigdyno.schema.spec import Budget
 
 TRIES = 10

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rigdyno import catalogue
-from rigdyno.clock import SystemClock
+from rigdyno.base.clock import SystemClock
+from rigdyno.base.toml import read_toml
+from rigdyno.base.units import NS_PER_S
 from rigdyno.contracts import Unavailable
-from rigdyno.toml import read_toml
-from rigdyno.units import NS_PER_S
 
 sys.path.insert(0, str(Path(__file__).parent))
 SYSTEM = Path(__file__).parent / "system"
@@ -24,7 +24,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session):
-    """A test that is skipped unseen proves nothing, and nobody notices that it no longer runs."""
+    """Fail if a test is skipped that isn't on the list: otherwise it could stop running unnoticed."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not session.config.getoption("--strict-skips"):
         return
@@ -49,7 +49,7 @@ def _why_skipped(report):
 
 @pytest.fixture(autouse=True)
 def _away_from_home(monkeypatch, tmp_path):
-    """No test reads the user's configuration, or leaves runs behind."""
+    """Keep tests from reading the user's configuration, and from leaving runs behind."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
     monkeypatch.delenv("RIGDYNO_RUNS", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
@@ -57,29 +57,29 @@ def _away_from_home(monkeypatch, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _without_horovod(request, monkeypatch):
-    """Whether it is built must change no test but those of `make test-system`, which builds it."""
+    """Hide Horovod, which only `make test-system` builds, so that other tests don't depend on it."""
     if SYSTEM in request.node.path.parents:
         return
-    known = catalogue.missing
+    known = catalogue.find_missing
 
     def missing(requirements):
         needed = any(requirement.module == "horovod" for requirement in requirements)
         return Unavailable("horovod is not installed", "make horovod") if needed else known(requirements)
 
-    monkeypatch.setattr(catalogue, "missing", missing)
+    monkeypatch.setattr(catalogue, "find_missing", missing)
 
 
 @pytest.fixture(scope="module")
 def without_drawing():
-    """Pages whose drawings are empty: for tests that render hundreds of them, or look at all else."""
-    from rigdyno.report.formats._html import figures
+    """Leave the drawings of pages empty, for tests that render hundreds of pages or don't look at drawings."""
+    from rigdyno.report.html import figures
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "svg_for_page", lambda figure, width: f'<svg width="{width}" height="9"/>')
+        patch.setattr(figures, "draw_svg_for_page", lambda figure, width: f'<svg width="{width}" height="9"/>')
         yield
 
 
-# In the background of a shell this process ignores Ctrl-C, and so would all that the tests start and interrupt.
+# In the background of a shell this process ignores Ctrl-C, and so would all processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -96,7 +96,7 @@ def time_flies_after(monkeypatch):
 
 @pytest.fixture
 def one_thread():
-    """Two threads that wait for each other crawl on a machine that does something else."""
+    """Use one thread: two threads that wait for each other are very slow on a busy machine."""
     import torch
 
     before = torch.get_num_threads()

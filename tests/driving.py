@@ -1,4 +1,4 @@
-"""Drives `rigdyno` from outside, as a person or a script does: real processes, pipes, terminals and signals."""
+"""Run `rigdyno` from outside, like a person or a script: with real processes, pipes, terminals and signals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANY_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Of somebody without a configuration, whose shell says nothing about rigdyno, colours or widths."""
+    """Return an environment without a configuration, and without variables about rigdyno, colours or widths."""
     silenced = ("RIGDYNO_RUNS", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "XDG_CONFIG_HOME")
     kept = {name: value for name, value in os.environ.items() if name not in silenced}
     return {**kept, "XDG_CONFIG_HOME": "/nonexistent", "TERM": "xterm-256color", **changes}
@@ -47,7 +47,7 @@ def rigdyno(*arguments: str | bytes, cwd: Path, **changes: str) -> subprocess.Co
 
 
 def here(*arguments: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
-    """The same inside this process, for what only reads and answers: starting an interpreter takes longer than that."""
+    """Run the command in this process, which is faster, for commands that only read and answer."""
     from rigdyno import cli
 
     out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
@@ -65,7 +65,7 @@ def here(*arguments: str, cwd: Path, **changes: str) -> subprocess.CompletedProc
 
 
 def started(*arguments: str, cwd: Path, **changes: str) -> subprocess.Popen[str]:
-    """In a process group of its own, as a shell starts it."""
+    """Start the command in its own process group, like a shell."""
     return subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=cwd, env=environment(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -79,7 +79,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def until(condition: Callable[[], object], what: str = "it happened") -> None:
-    """Waits for something that another process does."""
+    """Wait for something that another process does."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain until {what}"
@@ -103,7 +103,7 @@ def cell_folders(store: Path) -> list[Path]:
 
 
 def steps_began(store: Path, cell: int = 0, rows: int = 100) -> bool:
-    """Whether the worker of that cell has written so many rows."""
+    """Return whether the worker of a cell has written at least this many rows."""
     folders = cell_folders(store)
     if len(folders) <= cell:
         return False
@@ -130,7 +130,7 @@ def none_left(cell: Path) -> None:
 
 
 def with_a_killed_rank(*arguments: str, cwd: Path, **changes: str) -> RunRecord:
-    """The record of a run of which the second rank is killed while it steps; none of its processes is left."""
+    """Kill the second rank of a run while it steps, check that no process is left, and return the record."""
     process = started("run", *arguments, cwd=cwd, **changes)
     until(lambda: steps_began(cwd / "runs", rows=20), "the ranks were stepping")
     (cell,) = cell_folders(cwd / "runs")
@@ -144,7 +144,7 @@ def with_a_killed_rank(*arguments: str, cwd: Path, **changes: str) -> RunRecord:
 
 @dataclass(frozen=True)
 class Screen:
-    """What a terminal was sent."""
+    """The output that a terminal received."""
 
     code: int
     text: str
@@ -193,12 +193,12 @@ def _everything(terminal: int, pattern: str | None, react: Callable[[], None]) -
 
 
 def interrupt(process: subprocess.Popen[str], number: signal.Signals) -> None:
-    """To the whole group, as a terminal does at Ctrl-C."""
+    """Send a signal to the whole process group, like a terminal at Ctrl-C."""
     os.killpg(process.pid, number)
 
 
 def said_in_one_line(captured: tuple[str, str], words: str, folder: Path) -> None:
-    """What was wrong, on stderr alone, and nothing was left behind."""
+    """Check that one line on stderr says what was wrong, and that no files were left behind."""
     out, err = captured
     assert out == ""
     assert err.startswith("rigdyno: ")

@@ -1,4 +1,4 @@
-"""A figure of each kind, with all that a figure can have: for tests that draw, and to look at."""
+"""Make a figure of each kind that uses all fields of a figure, for tests that draw, and to look at."""
 
 from rigdyno.schema.figure import Axis, Band, Datum, Event, Figure, Panel, Period, Series, datum
 
@@ -34,7 +34,7 @@ def bars(*, log=False):
 
 
 def changes():
-    """Values on both sides of zero, and the margin that they are held against."""
+    """Make a figure with values on both sides of zero, and the margin that they are compared with."""
     pairs = tuple(
         Datum(x=f"pair {i}", value=v, low=v - 0.6, high=v + 0.6, n=40) for i, v in enumerate((-2.1, 0.4, -1.2))
     )

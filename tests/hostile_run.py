@@ -1,11 +1,11 @@
-"""A run folder in which every text that somebody else chose tries to become something else than text."""
+"""Make a run folder in which every text that isn't ours is an injection attempt."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped, Total
-from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.spec import Cell, RunPlan, RunSpec
 from rigdyno.schema.system import Accelerator, Cpu, Environment
 from rigdyno.store.folder import RunFolder
 from stored_runs import add_cell
@@ -33,7 +33,7 @@ PAYLOADS = (
 
 
 def hostile_run(root: Path, *, suite: str | None = None) -> Path:
-    """A cell for each payload, which stands in every text that a run folder may hold."""
+    """Make a cell for each payload, which is put into every text of the run folder."""
     cells = [_cell(number, words) for number, words in enumerate(PAYLOADS, 1)]
     everything = " ".join(PAYLOADS)
     system = a_system(
@@ -46,7 +46,7 @@ def hostile_run(root: Path, *, suite: str | None = None) -> Path:
         framework=dict.fromkeys(PAYLOADS, everything), governor=everything, huge_pages=everything,
     )  # fmt: skip
     folder = RunFolder.create(root, "a 'run' <b>&", NOW)
-    plan = Plan(name=PAYLOADS[0], suite=suite, label=everything, cells=tuple(cells), noise_missing=everything)
+    plan = RunPlan(name=PAYLOADS[0], suite=suite, label=everything, cells=tuple(cells), noise_missing=everything)
     folder.write_head(a_head(cells, plan=plan, system=system, environment=environment, created_at=everything))
     for number, (cell, words) in enumerate(zip(cells, PAYLOADS, strict=True)):
         facts = Facts(unit=words, notes=(words,), totals={words: Total(value=1.0, unit=words)}, settled={words: words})

@@ -1,4 +1,4 @@
-"""Walks the JSON of a view and complains about numbers that only a person could read."""
+"""Find numbers in the JSON of a view that are only readable as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _QUANTITY = rf"{_DIGITS}(?:\s*{_UNIT})?"
 _NUMBER = re.compile(
     rf"(?:\w+=)?[-+±~<>≤≥x]?\s*{_QUANTITY}(?:\s+{_QUANTITY})*(?:\s+(?:of|to)\s+{_QUANTITY})?\s*(?:\[.*\])?"
 )
-# An interval between the extremes of two holds the truth with a confidence that nobody knows.
+# An interval from the extremes of two others has an unknown confidence.
 _UNKNOWN_CONFIDENCE = ("worst of both", "the best of")
 
 

@@ -1,4 +1,4 @@
-"""Reads a page as a browser's parser would, for tests that look at what its markup is."""
+"""Parse a page like a browser, for tests that check its markup."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Element:
 
 
 class Reader(HTMLParser):
-    """Complains of elements that aren't closed in their order."""
+    """A parser that fails on elements that aren't closed in order."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -76,7 +76,7 @@ def read(page: str) -> Element:
 
 
 def without_code(page: str) -> str:
-    """The page line by line, without its style, its script and their hashes."""
+    """Return the page line by line, without its style, its script and their hashes."""
     bare = re.sub(r"<(style|script)>.*?</\1>", r"<\1></\1>", page, flags=re.DOTALL)
     bare = re.sub(r"sha256-[A-Za-z0-9+/=]+", "sha256-...", bare).replace(__version__, "...")
     return bare.replace("><", ">\n<")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from rigdyno.campaign import Campaign, Conductor, Prepared, start
-from rigdyno.plan.campaign import CampaignPlan
-from rigdyno.report.progress import Silent
+from rigdyno import api
+from rigdyno.base.files import write_json
+from rigdyno.features.campaign.plan import CampaignPlan
+from rigdyno.features.campaign.run import Campaign, CampaignRunner, PreparedCampaign, create_campaign
+from rigdyno.features.fit.search import next_attempt
+from rigdyno.report.progress import SilentObserver
 from rigdyno.runner.orchestrate import Orchestrator
-from rigdyno.schema.campaign import LeftOut
 from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.participant import laid_out
 from rigdyno.schema.record import Completed, Failed, WorkerReport
-from rigdyno.schema.spec import Budget, Cell, Plan, RunSpec
-from rigdyno.store.files import write_json
+from rigdyno.schema.spec import Budget, Cell, RunPlan, RunSpec, assign_participants
+from rigdyno.store.campaign import LeftOut
 from scripted_sessions import Killed, ScriptedSessions
 from support import ManualClock, a_head, rows_path, write_steps
 
@@ -19,7 +20,7 @@ START, MEASURE = 2.0, 6.0
 
 
 class Workers(ScriptedSessions):
-    """Every start counts; the one numbered `kill_at` never comes to its end."""
+    """Sessions that count starts; the one numbered `kill_at` never finishes."""
 
     def __init__(self, clock, *, kill_at=None, with_files=False, seconds=START + MEASURE, fails=(), error=None):
         super().__init__()
@@ -48,7 +49,7 @@ def a_cell(number, refusal=None):
         name=f"{number:02d}-add",
         spec=spec,
         seconds=START + MEASURE,
-        participants=laid_out(1, 1, "cpu"),
+        participants=assign_participants(1, 1, "cpu"),
         refusal=refusal,
     )
 
@@ -56,27 +57,27 @@ def a_cell(number, refusal=None):
 def a_plan(suite, cells=2, **changes):
     laid_out_cells = tuple(a_cell(number) for number in range(1, cells + 1))
     fields = {"name": suite, "suite": suite, "cells": laid_out_cells, "budget_seconds": cells * (START + MEASURE)}
-    return Plan(**{**fields, **changes})
+    return RunPlan(**{**fields, **changes})
 
 
 def begun(root, *plans, left_out=(), label=None) -> Campaign:
-    """Of these plans, with nothing measured yet."""
+    """Make a campaign of these plans, with nothing measured yet."""
     budget = sum(plan.budget_seconds for plan in plans)
     planned = CampaignPlan(plans, tuple(LeftOut(suite=name, reason=why) for name, why in left_out), budget)
     heads = tuple(a_head((), plan=plan) for plan in plans)
-    return start(Prepared(planned, heads, "Test CPU, 2 cores", label), root)
+    return create_campaign(PreparedCampaign(planned, heads, "Test CPU, 2 cores", label), root, api.load)
 
 
-def conduct(campaign, *, workers=None, observe=lambda stage: Silent(), **script):
-    """The starts that it made; whether it came to its end."""
+def conduct(campaign, *, workers=None, observe=lambda stage: SilentObserver(), **script):
+    """Return the starts that it made, and whether it finished."""
     clock = workers.clock if workers is not None else ManualClock()
     workers = workers or Workers(clock, **script)
 
     def carry_out(folder, head, observer, within):
-        Orchestrator(folder, head, observer, workers, clock, within_seconds=within).run()
+        Orchestrator(folder, head, observer, workers, next_attempt, clock, within_seconds=within).run()
 
     try:
-        Conductor(campaign, observe, clock, carry_out).conduct()
+        CampaignRunner(campaign, carry_out, observe, clock).conduct()
     except Killed:
         return workers.started, False
     return workers.started, True

@@ -7,7 +7,7 @@ from rigdyno.contracts import Exit, Left
 
 
 class Killed(BaseException):
-    """As if the whole of Rigdyno were gone."""
+    """Raised to simulate that the whole of Rigdyno was killed."""
 
 
 class ScriptedSessions:

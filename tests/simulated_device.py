@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import rigdyno
-from rigdyno.units import NS_PER_MS
+from rigdyno.base.units import NS_PER_MS
 from support import ManualClock
 
 SOURCE = Path(rigdyno.__file__).parent
@@ -29,12 +29,12 @@ class Queue:
         self.allocated = self.peak = 0
 
     def work(self, seconds: float) -> None:
-        """The host is done with it almost at once."""
+        """Queue work; the host returns almost at once."""
         self._clock.advance(LAUNCHING)
         self.empty_ns = self.reached_ns() + round(seconds * 1e9)
 
     def reached_ns(self) -> int:
-        """When it will come to what it is given now."""
+        """Return when it will start work that is queued now."""
         return max(self._clock.now_ns(), self.empty_ns)
 
     def wait_event(self, event: Event) -> None:
@@ -160,7 +160,7 @@ class SimulatedTorch:
 
 
 def _caller() -> Site | None:
-    """The line of rigdyno that waits, the innermost one; None where a test does."""
+    """Return the innermost line of rigdyno that waits; None if a test waits."""
     frame = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)

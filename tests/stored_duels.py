@@ -1,4 +1,4 @@
-"""Run folders of duels, and of suites with their own noise, with the ratios that a test chooses."""
+"""Make run folders of duels, and of suites with a noise floor, with ratios chosen by a test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 
 from rigdyno.schema.record import Facts, Outcome
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, WARM_UP, Header, RowFile
-from rigdyno.schema.spec import Cell, DuelPlan, Plan, RunSpec
+from rigdyno.schema.spec import Cell, DuelPlan, RunPlan, RunSpec
 from rigdyno.store.folder import RunFolder
 from support import NOW, a_head, a_rank, a_record, rows_path, write_steps
 
@@ -42,7 +42,7 @@ def stored_duel(
     """One finished pair for each of B's rates over A's, of so many that were planned."""
     cells = arm_cells(A, B, planned or len(ratios))
     folder = RunFolder.create(root, "duel-tensor_add", NOW)
-    folder.write_head(a_head(cells, plan=Plan(name="duel-tensor_add", cells=cells, duel=DUEL, **plan)))
+    folder.write_head(a_head(cells, plan=RunPlan(name="duel-tensor_add", cells=cells, duel=DUEL, **plan)))
     write_pairs(folder, cells, ratios, outcomes)
     return folder.path
 
@@ -58,7 +58,7 @@ def stored_suite(
     """A suite's one cell, and its cheapest against itself; without ratios the plan says what is `missing`."""
     cell = Cell(name="01-cell", spec=RunSpec(workload="tensor_add", options={"variant": "as_published"}), seconds=5.0)
     pairs = arm_cells(CHEAP, CHEAP, planned or len(ratios))
-    plan = Plan(
+    plan = RunPlan(
         name="device", suite="device", cells=(cell, *pairs), duel=SELF_DUEL if ratios else None, noise_missing=missing
     )
     folder = RunFolder.create(root, "device", NOW)

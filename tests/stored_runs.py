@@ -1,4 +1,4 @@
-"""Run folders of several processes with figures that a test chooses, for whatever compares runs."""
+"""Make run folders of several processes with figures chosen by a test, for tests that compare runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rigdyno.base.units import NS_PER_MS, NS_PER_S
 from rigdyno.schema.channel import Channel
-from rigdyno.schema.participant import laid_out, sampler_of
 from rigdyno.schema.samples import PHASES, STEP_FIELDS, Header, RowFile, telemetry_header
-from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.spec import Cell, RunPlan, RunSpec, assign_participants, sampler_of
 from rigdyno.store.folder import RunFolder
-from rigdyno.units import NS_PER_MS, NS_PER_S
 from support import NOW, a_head, a_rank, a_record, rows_path, write_steps
 
 ADDING = RunSpec(workload="tensor_add", options={"variant": "as_published"})
@@ -24,14 +23,14 @@ def stored_run(
     name: str,
     step_ms: Sequence[float],
     spec: RunSpec = ADDING,
-    plan: Plan | None = None,
+    plan: RunPlan | None = None,
     head: dict | None = None,
     **changes,
 ) -> Path:
     """One process group for each mean step time, of a hundred steps a rank that vary by a thousandth around it."""
     cells = [Cell(name=f"{number:02d}-cell", spec=spec, repeat=number) for number in range(1, len(step_ms) + 1)]
     folder = RunFolder.create(root, name, NOW)
-    folder.write_head(a_head(cells, **{"plan": plan or Plan(name=name, cells=tuple(cells)), **(head or {})}))
+    folder.write_head(a_head(cells, **{"plan": plan or RunPlan(name=name, cells=tuple(cells)), **(head or {})}))
     for cell, mean_ms in zip(cells, step_ms, strict=True):
         add_cell(folder, cell, mean_ms, **changes)
     return folder.path
@@ -48,12 +47,12 @@ def add_cell(folder: RunFolder, cell: Cell, mean_ms: float, items: float = 1.0, 
 def stored_ranks(
     root: Path, ranks: Sequence[tuple[np.ndarray, Mapping[str, np.ndarray]]], suite: str | None = None
 ) -> Path:
-    """A run whose ranks have these step rows and these rows of each phase, with telemetry of one core."""
+    """Make a run whose ranks have these step rows and these rows of each phase, with telemetry of one core."""
     count = len(ranks)
     spec = RunSpec(workload="resnet50", world_size=count, arrangement="ddp" if count > 1 else "single")
-    cell = Cell(name="01-cell", spec=spec, participants=laid_out(count, 1, "cpu"))
+    cell = Cell(name="01-cell", spec=spec, participants=assign_participants(count, 1, "cpu"))
     folder = RunFolder.create(root, f"ranks{count}", NOW)
-    folder.write_head(a_head([cell], plan=Plan(name=folder.name, suite=suite, cells=(cell,))))
+    folder.write_head(a_head([cell], plan=RunPlan(name=folder.name, suite=suite, cells=(cell,))))
     inside = folder.fresh_cell_folder(cell)
     for number, (steps, marks) in enumerate(ranks):
         phases = np.sort(np.concatenate(list(marks.values())), order="start_ns")
@@ -75,7 +74,7 @@ def _write_rows(path: Path, header: Header, rows: bytes) -> None:
 
 
 def made_up_rank(steps: int = 12, batch: int = 8, block: int = 1, gap_ms: float = 0, **phases_ms: float):
-    """The step rows of one rank, and the rows of each phase: `block` steps in a row, a pause after every step."""
+    """Return the step rows of one rank and the rows of each phase: `block` steps per row, a pause after every step."""
     rows, marks, now_ns = [], {name: [] for name in phases_ms}, 0
     for _ in range(steps):
         began_ns = now_ns

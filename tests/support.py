@@ -1,4 +1,4 @@
-"""What many tests need: a clock moved by hand, a rig, records, run folders."""
+"""Helpers for many tests: a manual clock, a machine, records, run folders."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from rigdyno import __version__, catalogue
+from rigdyno.base.files import write_json
+from rigdyno.contracts import Machine
+from rigdyno.plan.request import Request
 from rigdyno.schema.layout import CellFolder, RowKind
-from rigdyno.schema.participant import Participant, clock_of, laid_out
 from rigdyno.schema.record import Completed, Facts, RunHead, RunRecord
 from rigdyno.schema.samples import STEP_FIELDS, STEP_STRUCT, Header, RowFile
-from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.spec import Cell, Participant, RunPlan, RunSpec, assign_participants, clock_of
 from rigdyno.schema.system import Cpu, Environment, System
-from rigdyno.store.files import write_json
 from rigdyno.store.folder import RunFolder
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 class ManualClock:
-    """Stands still unless it is moved."""
+    """A clock that stands still unless it is moved."""
 
     def __init__(self) -> None:
         self.at_ns = 1_000_000_000
@@ -36,7 +37,7 @@ class ManualClock:
         return self.at_ns + self.wall_ahead_ns
 
     def jump(self, seconds: float) -> None:
-        """By itself, while the wall clock goes on as it should."""
+        """Move this clock alone, and not the wall clock."""
         self.at_ns += round(seconds * 1e9)
         self.wall_ahead_ns -= round(seconds * 1e9)
 
@@ -45,6 +46,12 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         self.at_ns += round(seconds * 1e9)
+
+
+def suite_cells(suite, *, system=None, device="cpu", most_ranks=1, **asked):
+    """Return the cells of a suite for a request with these fields."""
+    machine = Machine(system or a_system(), device, most_ranks)
+    return suite.cells(Request(device=device, **asked), machine)
 
 
 def a_system(**changes) -> System:
@@ -73,12 +80,12 @@ def a_record(spec: RunSpec | None = None, **changes) -> RunRecord:
     }
     everything = {**fields, **changes}
     known: RunSpec = everything["spec"]
-    taking_part = laid_out(known.world_size, known.nodes, known.device)
+    taking_part = assign_participants(known.world_size, known.nodes, known.device)
     return RunRecord(**{"participants": taking_part, **everything})
 
 
 def with_defaults(spec: RunSpec) -> RunSpec:
-    """As it is planned: with what every option is that nobody set."""
+    """Make a spec as it is planned: with the defaults of all options that aren't set."""
     return replace(spec, defaults=catalogue.defaults("workload", spec.workload))
 
 
@@ -86,7 +93,7 @@ def a_head(cells: Iterable[Cell], **changes) -> RunHead:
     fields = {
         "rigdyno_version": __version__,
         "created_at": "2026-01-02T03:04:05+00:00",
-        "plan": Plan(name="test", cells=tuple(cells)),
+        "plan": RunPlan(name="test", cells=tuple(cells)),
         "system": a_system(),
         "environment": Environment(python="3.11"),
     }
@@ -98,14 +105,14 @@ def a_rank(number: int = 0, node: int = 0) -> Participant:
 
 
 def rows_path(cell_folder: Path, kind: RowKind = "steps", name: str = "rank0") -> Path:
-    """Where a participant's rows belong; its folder is made."""
+    """Return the path of a participant's rows, and make its folder."""
     folder = CellFolder(cell_folder).participant(name)
     folder.path.mkdir(exist_ok=True)
     return folder.rows(kind)
 
 
 def write_steps(path: Path, step_ns: Iterable[int], items: float = 1.0, rank: int = 0) -> None:
-    """One row a step, end to end."""
+    """Write one row per step, without gaps between them."""
     file = RowFile(path, Header(fields=STEP_FIELDS, kinds=("step",), participant=a_rank(rank)))
     at_ns = 1_000_000_000
     for duration_ns in step_ns:
@@ -117,11 +124,11 @@ def write_steps(path: Path, step_ns: Iterable[int], items: float = 1.0, rank: in
 def a_stored_run(
     root: Path, *, suite: str | None = None, label: str | None = None, spec: RunSpec | None = None
 ) -> Path:
-    """A run of one finished cell with a hundred steady steps of about 30 ms."""
+    """Make a run of one finished cell with a hundred steady steps of about 30 ms."""
     spec = spec or RunSpec(workload="tensor_add", options={"variant": "as_published"})
-    cell = Cell(name="01-test", spec=spec, seconds=5.0, participants=laid_out(1, 1, spec.device))
+    cell = Cell(name="01-test", spec=spec, seconds=5.0, participants=assign_participants(1, 1, spec.device))
     folder = RunFolder.create(root, "test", NOW)
-    folder.write_head(a_head([cell], plan=Plan(name="test", suite=suite, label=label, cells=(cell,))))
+    folder.write_head(a_head([cell], plan=RunPlan(name="test", suite=suite, label=label, cells=(cell,))))
     cell_folder = folder.fresh_cell_folder(cell)
     write_json(CellFolder(cell_folder).spec, cell)
     write_steps(rows_path(cell_folder), [30_000_000 + (i * 618_034) % 1_000_000 for i in range(100)])

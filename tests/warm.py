@@ -1,4 +1,4 @@
-"""`rigdyno` as processes that start at once: forked from one that has loaded torch, and has not used it yet."""
+"""Start `rigdyno` processes quickly: fork them from one that has imported torch and not used it yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driving import PATIENCE_SECONDS, environment
 SERVER = """
 import fcntl, json, os, pty, resource, struct, sys, termios, traceback
 sys.path.insert(0, sys.argv[2])
-from rigdyno.processes import die_with_parent
+from rigdyno.base.processes import die_with_parent
 die_with_parent(int(sys.argv[1]))
 import rigdyno.commands.infer, rigdyno.engines.blockwise.inference
 from rigdyno import cli
@@ -99,7 +99,7 @@ class Running:
 
 
 class Warm:
-    """Nothing that it starts outlives it."""
+    """A server that forks processes, and ends all of them when it ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._started = folder, 0

@@ -1,4 +1,4 @@
-"""Rigdyno measures what deep learning costs on a rig, with error bars and a verdict.
+"""Rigdyno measures what deep learning costs on a machine, with confidence intervals and a verdict.
 
 import rigdyno
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from rigdyno.api import Run, duel, load, measure, run
 
 __version__ = "0.1.0"
+
 __all__ = ["Run", "__version__", "duel", "load", "measure", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """`import rigdyno` costs nothing until something of it is used."""
+    """Import `rigdyno.api` on first use, so that `import rigdyno` alone costs nothing."""
     if name not in __all__:
         raise AttributeError(f"module 'rigdyno' has no attribute '{name}'")
     return getattr(importlib.import_module("rigdyno.api"), name)

@@ -1,4 +1,4 @@
-"""`python -m rigdyno`, and the `rigdyno` command."""
+"""Run the command line: `python -m rigdyno`."""
 
 from __future__ import annotations
 

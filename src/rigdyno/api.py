@@ -1,11 +1,10 @@
-"""Rigdyno from Python: `rigdyno.run`, `rigdyno.duel`, `rigdyno.load`, `rigdyno.measure`.
+"""The Python interface: `rigdyno.run`, `rigdyno.duel`, `rigdyno.load`, `rigdyno.measure`.
 
-The commands are made of the same pieces.
+The commands call the same functions.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,55 +14,56 @@ from pathlib import Path
 from typing import Literal
 
 from rigdyno import catalogue
-from rigdyno.analyse.answers import MARGIN
-from rigdyno.analyse.attempts import with_attempts
-from rigdyno.analyse.duel import duel_of
-from rigdyno.analyse.limits import held_against_limits
-from rigdyno.analyse.measure import CellData, measurements, without_idle
-from rigdyno.clock import utc_now
-from rigdyno.contracts import Observer
-from rigdyno.errors import BadValue, NothingMeasured, RigdynoError, StoreError, UsageError
-from rigdyno.launchers._nodes.secret import read_secret
-from rigdyno.plan.build import is_inference, is_own_loop
-from rigdyno.plan.campaign import ALL
-from rigdyno.plan.duel import DEFAULT_SECONDS as DUEL_SECONDS
-from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel, require_one_configuration
+from rigdyno.analyse.comparison import MARGIN
+from rigdyno.analyse.measurements import measurements, without_idle
+from rigdyno.analyse.pairs import analyse_pairs
+from rigdyno.analyse.process import CellData
+from rigdyno.analyse.validity.verdict import apply_limits
+from rigdyno.base.errors import BadValue, NothingMeasured, RigdynoError, UsageError
+from rigdyno.base.units import seconds_from
+from rigdyno.contracts import Observer, Suite
+from rigdyno.features.campaign import run as campaign
+from rigdyno.features.campaign.plan import ALL
+from rigdyno.features.campaign.run import Campaign
+from rigdyno.features.duel.plan import DEFAULT_SECONDS as DUEL_SECONDS
+from rigdyno.features.duel.plan import DuelRequest, arm_request, expand_duel, require_one_configuration
+from rigdyno.features.duel.report import duel_view
+from rigdyno.features.duel.same_version import require_same_rigdyno
+from rigdyno.features.fit.plan import FitRequest, expand_fit, require_sense_of_fit
+from rigdyno.features.fit.report import fit_section
+from rigdyno.features.fit.search import add_attempts, next_attempt
+from rigdyno.launchers.nodes.streams import read_secret
+from rigdyno.plan.build import is_inference, is_own_loop, suite_of
 from rigdyno.plan.expand import expand, require_sense
-from rigdyno.plan.fit import FitRequest, expand_fit, require_sense_of_fit
-from rigdyno.plan.load import Request, from_python, placed
-from rigdyno.plan.preflight import look
+from rigdyno.plan.request import Request, from_python, locate_errors
+from rigdyno.plan.resources import Resources, read_resources
 from rigdyno.plan.run_options import OF_DUEL, message_for_python
-from rigdyno.report.duel import duel_view, noise_sentence
-from rigdyno.report.format_entry import entry_text
-from rigdyno.report.plan_text import time_sentence
-from rigdyno.report.process_figures import process_figures
-from rigdyno.report.progress import Silent
-from rigdyno.report.view import view_of
-from rigdyno.rig.devices import accelerators_here, best_device
+from rigdyno.report.noise import describe_noise
+from rigdyno.report.plan_text import explain_overrun
+from rigdyno.report.process_figures import draw_process_figures
+from rigdyno.report.progress import SilentObserver
+from rigdyno.report.text import format_entry
+from rigdyno.report.view import make_view
+from rigdyno.rig.devices import describe_rig
 from rigdyno.rig.environment import describe_environment
-from rigdyno.rig.system import describe_system
-from rigdyno.rig.twin import require_same_rigdyno
-from rigdyno.runner.orchestrate import Orchestrator
-from rigdyno.runner.own_loop import OwnLoop
-from rigdyno.runner.schedule import still_to_run
-from rigdyno.runner.sessions import Sessions, open_sessions
+from rigdyno.runner.here import OwnLoop
+from rigdyno.runner.orchestrate import Orchestrator, create_run
+from rigdyno.runner.sessions import Sessions, open_run_sessions
 from rigdyno.schema.comparison import Duel
-from rigdyno.schema.dossier import Dossier
 from rigdyno.schema.figure import Figure, with_distinct_keys
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import UNNAMED, RunHead, RunRecord
-from rigdyno.schema.spec import IDLE, Plan, Value
+from rigdyno.schema.spec import IDLE, RunPlan, Value
 from rigdyno.schema.system import System
-from rigdyno.schema.view import View
-from rigdyno.store.campaign import located
+from rigdyno.schema.view import Dossier, View
+from rigdyno.store.campaign import find_run
 from rigdyno.store.folder import RunFolder, StoredCell
 from rigdyno.store.location import runs_root, utf8
-from rigdyno.units import seconds_from
 
 
 @dataclass
 class Run:
-    """One stored run, and what its samples say."""
+    """One stored run, and the figures derived from its samples."""
 
     folder: RunFolder
     head: RunHead
@@ -83,73 +83,77 @@ class Run:
 
     @cached_property
     def measurements(self) -> list[Measurement]:
-        found = figures([cell for cell in self.cells if cell.record.is_figure], self.warnings)
-        return with_attempts(found, self.records)
+        found = measure_cells([cell for cell in self.cells if cell.record.is_figure], self.warnings)
+        return add_attempts(found, self.records)
 
     @cached_property
     def duel(self) -> Duel | None:
-        """Of a duel, or of a suite's cheapest cell against itself."""
+        """Return the result of a duel, or of the duel of a suite's cheapest cell with itself; None without one."""
         plan = self.head.plan
         if plan.duel is None:
             return None
-        arms = readable([cell for cell in self.cells if cell.record.pair is not None], self.warnings)
-        return duel_of(arms, plan.duel)
+        arms = read_cells([cell for cell in self.cells if cell.record.pair is not None], self.warnings)
+        return analyse_pairs(arms, plan.duel)
 
     @cached_property
     def beside(self) -> list[Measurement]:
-        """What a suite that asks for it shows beside its own figures: the idle rig, and an earlier run."""
-        if not getattr(_suite_of(self.head.plan), "shows_idle", False):
+        """Return the figures of the idle machine and of an earlier run, for suites that show them with their own."""
+        suite = _load_suite(self.head.plan)
+        if suite is None or not suite.shows_idle:
             return []
         idle = [cell for cell in self.cells if cell.record.is_figure and cell.record.spec.workload == IDLE]
-        return [*measurements(readable(idle, self.warnings)), *self._earlier()]
+        return [*measurements(read_cells(idle, self.warnings)), *self._load_earlier()]
 
-    def _earlier(self) -> list[Measurement]:
+    def _load_earlier(self) -> list[Measurement]:
         if self.head.plan.beside is None:
             return []
         try:
             return load(self.head.plan.beside).measurements
         except RigdynoError as error:
-            self.warnings.append(f"nothing is beside it: {error}")
+            self.warnings.append(f"the earlier run isn't shown: {error}")
             return []
 
     def view(self) -> View:
         saved_in = utf8(str(self.path))
         duel = self.duel
         if duel is not None and self.head.plan.is_duel:
-            return duel_view(self.head, duel, saved_in, self._warnings())
+            return duel_view(self.head, duel, saved_in, self._all_warnings())
         found = self.measurements
-        noise = noise_sentence(duel, self.head.plan.noise_missing)
-        beside = self.beside  # before the warnings, which it may add to
-        return view_of(self.head, found, saved_in, self._warnings(), noise, beside)
+        noise = describe_noise(duel, self.head.plan.noise_missing)
+        beside = self.beside  # may add warnings, so it must come before them
+        return make_view(self.head, found, saved_in, self._all_warnings(), noise, beside, sections=(fit_section,))
 
     def dossier(self) -> Dossier:
-        """What stands behind the view; reads every file of the run."""
-        from rigdyno.report.dossier import dossier_of
+        """Return the evidence for the view; reads every file of the run."""
+        from rigdyno.report.dossier import make_dossier
 
-        return dossier_of(self.head, self.folder, self.cells, self.measurements)
+        return make_dossier(self.head, self.folder, self.cells, self.measurements)
 
     def figures(self) -> tuple[Figure, ...]:
-        """Those of the view, then of single processes: what they did over time, and how long their steps took."""
-        own = () if self.head.plan.is_duel else tuple(process_figures(self.cells, self.measurements))
+        """Return the figures of the view, then those of single processes: rate over time and step times."""
+        own = () if self.head.plan.is_duel else tuple(draw_process_figures(self.cells, self.measurements))
         return with_distinct_keys((*self.view().figures, *own))
 
-    def _warnings(self) -> tuple[str, ...]:
+    def _all_warnings(self) -> tuple[str, ...]:
         unfinished = self.unfinished()
-        missing = () if unfinished is None else (utf8(f"{unfinished}; {self._resume()}"),)
+        missing = () if unfinished is None else (utf8(f"{unfinished}; {self._how_to_resume()}"),)
         return (*self.remarks(), *missing)
 
     def remarks(self) -> tuple[str, ...]:
-        """What can't be read, and why it took longer than it should."""
-        late = time_sentence(self.head.plan, self.records)
+        """Return warnings about files that can't be read, and the reason if the run took longer than planned."""
+        late = explain_overrun(self.head.plan, self.records)
         return tuple(utf8(text) for text in (*self.warnings, *(() if late is None else (late,))))
 
     def unfinished(self) -> str | None:
-        """A duel leaves pairs over when it is decided or its time is up: that is no loss. Of those for a suite's own
-        noise the report speaks anyway."""
+        """Say how many cells aren't finished; None if all are.
+
+        Pairs that a duel leaves out because it is decided or out of time don't count. Neither do the pairs for the
+        noise of a suite, which the report mentions anyway.
+        """
         plan = self.head.plan
         if self.duel is not None and plan.duel is not None and plan.is_duel:
-            fought, least = len(self.duel.pairs), plan.duel.least_pairs
-            return f"{fought} of at least {least} pairs of processes are finished" if fought < least else None
+            finished, least = len(self.duel.pairs), plan.duel.least_pairs
+            return f"{finished} of at least {least} pairs of processes are finished" if finished < least else None
         cells = [cell for cell in plan.cells if cell.is_planned]
         done = {record.cell for record in self.records if not record.is_to_run_again}
         missing, planned = sum(cell.name not in done for cell in cells), len(cells)
@@ -157,11 +161,11 @@ class Run:
 
     @property
     def has_unbegun(self) -> bool:
-        """Whether some configuration has no process at all: its time was up, or its nodes were gone."""
+        """Return whether a configuration has no process at all, because time was up or its nodes were lost."""
         begun = {record.spec.key() for record in self.records}
         return any(cell.pair is None and cell.spec.key() not in begun for cell in self.head.plan.runnable)
 
-    def _resume(self) -> str:
+    def _how_to_resume(self) -> str:
         if self.folder.is_running():
             return "it is still running"
         if any(is_own_loop(cell.spec) for cell in self.head.plan.cells):
@@ -171,13 +175,13 @@ class Run:
         return f"go on with: rigdyno run --resume {self.path}"
 
 
-def _suite_of(plan: Plan) -> type | None:
+def _load_suite(plan: RunPlan) -> type[Suite] | None:
     known = plan.suite in catalogue.names("suite")
     return catalogue.load("suite", plan.suite) if known and plan.suite is not None else None
 
 
-def readable(cells: Sequence[StoredCell], warnings: list[str]) -> list[CellData]:
-    """A file that can't be read is named in `warnings`, and the other cells still served."""
+def read_cells(cells: Sequence[StoredCell], warnings: list[str]) -> list[CellData]:
+    """Read the samples of cells. A cell that can't be read is skipped, with a note in `warnings`."""
     found = []
     for cell in cells:
         try:
@@ -187,30 +191,37 @@ def readable(cells: Sequence[StoredCell], warnings: list[str]) -> list[CellData]
     return found
 
 
-def figures(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measurement]:
-    return held_against_limits(without_idle(measurements(readable(cells, warnings))))
+def measure_cells(cells: Sequence[StoredCell], warnings: list[str]) -> list[Measurement]:
+    return apply_limits(without_idle(measurements(read_cells(cells, warnings))))
 
 
 def load(path: str | Path) -> Run:
-    """A run folder, or the name of one below ./runs."""
-    folder = RunFolder.existing(located(runs_root(), str(path)))
+    """Load a run from its folder, or by its name in ./runs."""
+    folder = RunFolder.existing(find_run(runs_root(), str(path)))
     return Run(folder, folder.head())
 
 
+def load_campaign(path: Path) -> Campaign:
+    """Load the runs of all suites that `rigdyno run all` has made."""
+    return campaign.load_campaign(path, load)
+
+
 def prepare(request: Request) -> RunHead:
-    """Everything that is decided before anything is measured or written."""
+    """Plan a run and describe the machine, before anything is measured or written."""
     if request.target == ALL:
-        raise UsageError("all suites at once are a command, `rigdyno run all`; run them one by one", key="target")
+        raise UsageError("`rigdyno run all` works only on the command line; run one suite at a time", key="target")
     require_sense(request)
-    if request.beside is not None:
-        load(request.beside)  # raises an error now, not when all is over
-    return _head(lambda system, device: expand(request, system, device, look(system)))
+    if request.target in catalogue.names("suite"):
+        earlier = suite_of(request).earlier_run
+        if earlier is not None:
+            load(earlier)  # raises an error now, not at the end
+    return _make_head(lambda system, device: expand(request, system, device, read_resources(system)))
 
 
 def prepare_fit(request: FitRequest) -> RunHead:
-    with placed(request.request.places):
+    with locate_errors(request.request.places):
         require_sense_of_fit(request)
-    return _head(lambda system, device: expand_fit(request, system, device, look(system)))
+    return _make_head(lambda system, device: expand_fit(request, system, device, read_resources(system)))
 
 
 def prepare_duel(request: DuelRequest) -> RunHead:
@@ -219,46 +230,12 @@ def prepare_duel(request: DuelRequest) -> RunHead:
         require_sense(arm)
         if arm.python is not None:
             require_same_rigdyno(arm.python)
-    return _head(lambda system, device: expand_duel(request, system, device, look(system)))
+    return _make_head(lambda system, device: expand_duel(request, system, device, read_resources(system)))
 
 
-def _head(plan_for: Callable[[System, str], Plan]) -> RunHead:
-    rig = look_at_rig()
+def _make_head(plan_for: Callable[[System, str], RunPlan]) -> RunHead:
+    rig = describe_rig()
     return RunHead.of(plan_for(rig.system, rig.device), rig.system, describe_environment())
-
-
-@dataclass(frozen=True)
-class Rig:
-    """This machine, as it is now."""
-
-    system: System
-    device: str  # the best
-
-
-def look_at_rig() -> Rig:
-    accelerators = accelerators_here()
-    return Rig(describe_system(accelerators), best_device(accelerators))
-
-
-def sessions(
-    head: RunHead,
-    folder: RunFolder | None = None,
-    secret: bytes | None = None,
-    say: Callable[[str], None] = lambda words: None,
-) -> Sessions:
-    """Meets the nodes before anything is measured or written. `folder`: of a run that is resumed."""
-    left = still_to_run(head.plan, lambda cell: folder is not None and folder.is_finished(cell))
-    return open_sessions(head, left, secret, say)
-
-
-def start(head: RunHead, root: Path) -> RunFolder:
-    folder = RunFolder.create(root, head.plan.name, utc_now())
-    try:
-        folder.write_head(head)
-    except StoreError:
-        shutil.rmtree(folder.path, ignore_errors=True)  # made just now, and nothing is in it
-        raise
-    return folder
 
 
 def carry_out(
@@ -268,9 +245,10 @@ def carry_out(
     opened: Sessions | None = None,
     within_seconds: float | None = None,
 ) -> Run:
-    """Runs what has no record yet."""
-    with opened or sessions(head, folder) as met:
-        Orchestrator(folder, head, observer or Silent(), met, within_seconds=within_seconds).run()
+    """Run all cells that have no record yet."""
+    with opened or open_run_sessions(head, folder) as sessions:
+        observer = observer or SilentObserver()
+        Orchestrator(folder, head, observer, sessions, next_attempt, within_seconds=within_seconds).run()
     finished = Run(folder, head)
     if not any(cell.refusal is None for cell in head.plan.cells):
         reasons = {cell.refusal for cell in head.plan.cells}
@@ -278,14 +256,30 @@ def carry_out(
     return finished
 
 
-def _carried_out(head: RunHead, out: str | Path | None, secret: bytes | None = None) -> Run:
-    with sessions(head, secret=secret) as opened:
-        return carry_out(start(head, runs_root(None if out is None else Path(out))), head, opened=opened)
+def carry_out_within(folder: RunFolder, head: RunHead, observer: Observer, seconds: float) -> Run:
+    """Run all cells that have no record yet, as one part of a campaign."""
+    return carry_out(folder, head, observer, within_seconds=seconds)
+
+
+def measure_head(head: RunHead, root: Path) -> list[StoredCell]:
+    """Carry out a plan in a new folder below `root`, and return its cells."""
+    with open_run_sessions(head) as opened:
+        return carry_out(create_run(head, root), head, opened=opened).cells
+
+
+def plan_even_duel(request: Request, system: System, resources: Resources) -> RunPlan:
+    """Plan a short duel of a configuration with itself."""
+    return expand_duel(DuelRequest(a=request, b=request, budget_seconds=60.0), system, "cpu", resources)
+
+
+def _run_in_new_folder(head: RunHead, out: str | Path | None, secret: bytes | None = None) -> Run:
+    with open_run_sessions(head, secret=secret) as opened:
+        return carry_out(create_run(head, runs_root(None if out is None else Path(out))), head, opened=opened)
 
 
 @contextmanager
-def _named_as_in_python() -> Iterator[None]:
-    """Messages speak of arguments, not of flags."""
+def _python_messages() -> Iterator[None]:
+    """Reword error messages to name Python arguments instead of command-line flags."""
     try:
         yield
     except RigdynoError as error:
@@ -308,12 +302,6 @@ def run(
     device: str | None = None,
     threads: int | None = None,
     ranks: int | None = None,
-    cards: Sequence[int] | None = None,
-    framework: str | Sequence[str] | None = None,
-    beside: str | None = None,
-    workload: str | None = None,
-    until: str | None = None,
-    audit: bool = False,
     nodes: int | None = None,
     hosts: str | Sequence[str] | None = None,
     remote_python: str | None = None,
@@ -327,12 +315,13 @@ def run(
     launcher: str | None = None,
     out: str | Path | None = None,
 ) -> Run:
-    """What `rigdyno run TARGET` does: a suite, a workload, 'FILE.py:FUNCTION', or a plan file; arguments win over it.
+    """Measure a suite, a workload, 'FILE.py:FUNCTION' or a plan file, like `rigdyno run TARGET`.
 
-    docs/options.md says what they mean. Of nodes that are started by hand, this is the first."""
+    Arguments override the plan file; docs/options.md explains them. If nodes are started by hand, this is the first.
+    """
     arguments = locals()
-    with _named_as_in_python():
-        return _carried_out(prepare(from_python(arguments)), out, read_secret(secret_file))
+    with _python_messages():
+        return _run_in_new_folder(prepare(from_python(arguments)), out, read_secret(secret_file))
 
 
 def duel(
@@ -353,33 +342,35 @@ def duel(
     by: Literal["time", "joules"] = "time",
     out: str | Path | None = None,
 ) -> Run:
-    """What `rigdyno duel TARGET [OTHER]` does; the answer is in `.duel.comparison`."""
+    """Compare two configurations, like `rigdyno duel TARGET [OTHER]`; the answer is in `.duel.comparison`."""
     given = locals()
-    with _named_as_in_python():
+    with _python_messages():
         common = {option.python_name: given[option.python_name] for option in OF_DUEL}
         arms = [
             arm_request(from_python({**common, "target": arm}), settings or {}, name)
             for arm, settings, name in ((target, a, "a"), (other or target, b, "b"))
         ]
         if by not in ("time", "joules"):
-            raise BadValue(f"by is 'time' or 'joules', not {by!r}")
+            raise BadValue(f"by must be 'time' or 'joules', not {by!r}")
         seconds = seconds_from(budget)
         request = DuelRequest(a=arms[0], b=arms[1], budget_seconds=seconds, margin=margin, by=by, label=label)
-        return _carried_out(prepare_duel(request), out)
+        return _run_in_new_folder(prepare_duel(request), out)
 
 
 def measure(
     name: str, *, unit: str = UNNAMED, label: str | None = None, out: str | Path | None = None, quiet: bool = False
 ) -> OwnLoop:
-    """Around your own loop; call `meter.step(items=...)` at the end of every step, with the number of items that it
-    did, not with a loss."""
+    """Measure your own loop: use it as a context manager around the loop.
+
+    Call `meter.step(items=...)` at the end of every step, with the number of items processed, not with a loss.
+    """
     root = runs_root(None if out is None else Path(out))
-    return OwnLoop(name, unit, root, label, done=(lambda _path: None) if quiet else _say)
+    return OwnLoop(name, unit, root, label, done=(lambda _path: None) if quiet else _print_result)
 
 
-def _say(path: Path) -> None:
-    """One line when a user's own loop is over."""
+def _print_result(path: Path) -> None:
+    """Print one line when a user's own loop is over."""
     finished = load(path)
     for measurement in finished.measurements:
-        rate = entry_text(measurement.throughput())
+        rate = format_entry(measurement.throughput())
         print(f"rigdyno: {measurement.spec.workload}: {rate}, {measurement.status}; saved in {path}", file=sys.stderr)  # noqa: T201

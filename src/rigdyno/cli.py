@@ -1,4 +1,4 @@
-"""Parses, calls a command, turns errors into one line and an exit code; no logic of its own."""
+"""The command line: parse, call a command, and turn errors into one line and an exit code. It has no other logic."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import click
 
 from rigdyno import __version__, catalogue
-from rigdyno.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, RigdynoError, suggestion
+from rigdyno.base.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, RigdynoError, suggestion
 
 EXAMPLES = """\b
 Examples:
-  rigdyno                             this rig in a minute
+  rigdyno                             this machine in a minute
   rigdyno run device                  a suite
   rigdyno run all                     every suite, in 15 minutes
   rigdyno run tensor_add --sweep size=1024,4096
@@ -26,7 +26,7 @@ Examples:
 
 
 class Verbs(click.Group):
-    """One file in commands/ is one verb; it is imported when it is called."""
+    """The group of all verbs. Each is one file in commands/, which is imported when it is called."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
         return _verbs()
@@ -47,21 +47,21 @@ class Verbs(click.Group):
 
 
 def _verbs() -> list[str]:
-    """As they are typed: plan_privacy.py is `plan-privacy`."""
+    """Return the verbs as they are typed: plan_privacy.py is `plan-privacy`."""
     return [name.replace("_", "-") for name in catalogue.names("command")]
 
 
 @click.group(cls=Verbs, invoke_without_command=True, epilog=EXAMPLES, context_settings={"max_content_width": 100})
 @click.version_option(__version__, "--version", prog_name="rigdyno", message="%(prog)s %(version)s")
-@click.option("--json", "as_json", is_flag=True, help="Without a command: one JSON document on stdout.")
-@click.option("--quiet", is_flag=True, help="Without a command: only the table and the verdict.")
-@click.option("--label", help="Without a command: what to call this rig in tables.")
-@click.option("--out", type=click.Path(file_okay=False), help="Without a command: where runs are kept.")
+@click.option("--json", "as_json", is_flag=True, help="Without a command: print one JSON document.")
+@click.option("--quiet", is_flag=True, help="Without a command: print only the table and the verdict.")
+@click.option("--label", help="Without a command: name of this machine in tables.")
+@click.option("--out", type=click.Path(file_okay=False), help="Without a command: folder of the runs.")
 @click.pass_context
 def rigdyno(context: click.Context, as_json: bool, quiet: bool, label: str | None, out: str | None) -> None:
-    """Measures what deep learning costs on this rig, with error bars and a verdict.
+    """Measure what deep learning costs on this machine, with confidence intervals and a verdict.
 
-    Without a command it takes a minute and says how fast this rig is."""
+    Without a command, measure for a minute how fast this machine is."""
     if context.invoked_subcommand is None:
         command = catalogue.load("command", "run")
         context.invoke(command, target="quick", as_json=as_json, quiet=quiet, label=label, out=out)
@@ -71,11 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = rigdyno.main(args=arguments, prog_name="rigdyno", standalone_mode=False)
     except click.ClickException as error:
-        return _complain(error.format_message(), EXIT_USAGE)
+        return _print_error(error.format_message(), EXIT_USAGE)
     except RigdynoError as error:
-        return _complain(str(error), error.exit_code)
+        return _print_error(str(error), error.exit_code)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        return _complain("interrupted", EXIT_INTERRUPTED)
+        return _print_error("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader has gone (`| head`): not an error; keep Python from complaining when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -83,6 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else EXIT_DONE
 
 
-def _complain(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     click.echo(f"rigdyno: {' '.join(message.split())}", err=True)
     return code

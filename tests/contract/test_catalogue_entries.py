@@ -1,5 +1,5 @@
-"""What every suite, update, arrangement, framework, launcher, probe, command and format keeps to. New files are picked
-up."""
+"""Contract tests of every suite, update, arrangement, framework, launcher, probe, command and format. New files are
+found through the catalogue."""
 
 import inspect
 import math
@@ -16,22 +16,24 @@ from click.testing import CliRunner
 
 from numbers_in_views import complaints
 from rigdyno import catalogue, contracts
+from rigdyno.base.errors import UsageError
+from rigdyno.base.units import rate_unit
 from rigdyno.cli import rigdyno
-from rigdyno.errors import UsageError
+from rigdyno.contracts import Machine
+from rigdyno.contracts.options import option_types
+from rigdyno.plan.build import known_options
 from rigdyno.plan.cells import cells_of
 from rigdyno.plan.expand import expand
-from rigdyno.plan.load import Request
-from rigdyno.plan.preflight import Resources
-from rigdyno.report.page import Page
-from rigdyno.report.view import first_figure
+from rigdyno.plan.request import Request
+from rigdyno.plan.resources import Resources
+from rigdyno.report.text import Page
+from rigdyno.report.view import choose_default_headline
 from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
-from rigdyno.schema.participant import SAMPLER
 from rigdyno.schema.record import Completed, Facts, Failed, Skipped
-from rigdyno.schema.spec import IDLE, RunSpec
+from rigdyno.schema.spec import IDLE, SAMPLER, RunSpec
 from rigdyno.schema.system import Accelerator
 from rigdyno.schema.view import Presentation, View
-from rigdyno.units import rate_unit
 from support import a_record, a_system
 
 HERE = Path(__file__).parent
@@ -49,7 +51,7 @@ GPU = a_system(accelerators=(Accelerator(kind="cuda", name="Some GPU", memory_by
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
-def test_it_has_one_line_that_says_what_it_is(kind, name):
+def test_every_entry_has_a_help_text(kind, name):
     entry = catalogue.load(kind, name)
     words = entry.help if isinstance(entry, click.Command) else inspect.getmodule(entry).__doc__
     assert words
@@ -57,12 +59,12 @@ def test_it_has_one_line_that_says_what_it_is(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), CLASSES)
-def test_the_list_has_a_line_for_it(kind, name):
+def test_every_entry_has_a_summary_for_the_list(kind, name):
     assert 10 < len(catalogue.summary(catalogue.load(kind, name))) <= 110
 
 
 @pytest.mark.parametrize(("kind", "name"), CLASSES)
-def test_it_is_made_without_arguments_and_has_the_protocols_methods(kind, name):
+def test_every_entry_has_defaults_and_the_methods_of_its_protocol(kind, name):
     entry = catalogue.load(kind, name)()
     for method, wanted in vars(PROTOCOLS[kind]).items():
         if method.startswith("_") or not inspect.isfunction(wanted):
@@ -72,14 +74,14 @@ def test_it_is_made_without_arguments_and_has_the_protocols_methods(kind, name):
 
 
 @pytest.mark.parametrize("name", [*catalogue.names("arrangement")])
-def test_an_arrangement_names_a_launcher_that_is_there(name):
+def test_an_arrangement_names_an_existing_launcher(name):
     arrangement = catalogue.load("arrangement", name)
     assert arrangement.launcher in catalogue.names("launcher")
 
 
 @pytest.mark.parametrize("name", [*catalogue.names("arrangement")])
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_whoever_takes_part_has_a_role_of_the_arrangement(name, world_size):
+def test_every_participant_has_a_role_of_the_arrangement(name, world_size):
     arrangement = catalogue.load("arrangement", name)
     spec = RunSpec(workload="mnist_cnn", arrangement=name, world_size=world_size, launcher=arrangement.launcher)
     [cell] = cells_of([contracts.Wanted(spec)], CPU, Resources(available_bytes=10**12))
@@ -87,7 +89,7 @@ def test_whoever_takes_part_has_a_role_of_the_arrangement(name, world_size):
 
 
 @pytest.mark.parametrize("kind", ["update", "arrangement", "framework", "launcher", "suite"])
-def test_configurations_are_inert_and_equal(kind):
+def test_default_configurations_are_equal_dataclasses(kind):
     for name in catalogue.names(kind):
         entry = catalogue.load(kind, name)
         assert is_dataclass(entry)
@@ -97,7 +99,7 @@ def test_configurations_are_inert_and_equal(kind):
 @pytest.mark.parametrize(("system", "device"), [(CPU, "cpu"), (GPU, "cuda"), (GPU, "cuda:0")])
 @pytest.mark.parametrize("name", SUITES)
 @pytest.mark.parametrize("more", [{}, {"full": True}, {"repeat": 2}, {"soak_seconds": 60.0}])
-def test_a_suite_lays_out_cells_that_can_be_planned(name, system, device, more):
+def test_the_cells_of_a_suite_can_be_planned(name, system, device, more):
     try:
         plan = expand(Request(target=name, **more), system, device, Resources(available_bytes=10**12))
     except UsageError:
@@ -107,7 +109,7 @@ def test_a_suite_lays_out_cells_that_can_be_planned(name, system, device, more):
     assert plan.suite == name
     assert plan.cells
     assert plan.runnable
-    # The rig is idle on its CPU: a framework that has opened a card makes it draw more.
+    # The idle workload uses the CPU: a framework that has opened a GPU makes the machine draw more power.
     assert {cell.spec.device for cell in plan.cells if cell.spec.workload != IDLE} == {device}
     assert len({cell.name for cell in plan.cells}) == len(plan.cells)
     assert all(0 < cell.seconds < math.inf for cell in plan.runnable)
@@ -137,10 +139,10 @@ def made_up(spec, index):
 @pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize("name", SUITES)
 @pytest.mark.parametrize("shift", range(3))
-def test_a_suite_presents_whatever_became_of_its_cells(name, shift):
-    """Completed, failed and skipped in turn: every cell has its row, and every format can draw it."""
+def test_a_suite_presents_completed_failed_and_skipped_cells(name, shift):
+    """Cells are completed, failed and skipped in turn; each has a row, and every format can render it."""
     suite = catalogue.load("suite", name)()
-    wanted = suite.cells(contracts.SuiteRequest(system=CPU, device="cpu"))
+    wanted = suite.cells(Request(), Machine(CPU, "cpu"))
     found = [made_up(cell.spec, index + shift) for index, cell in enumerate(wanted)]
     shown = suite.present(found)
     assert isinstance(shown, Presentation)
@@ -157,30 +159,40 @@ def test_a_suite_presents_whatever_became_of_its_cells(name, shift):
 
 @pytest.mark.parametrize("name", SUITES)
 @pytest.mark.parametrize("shift", range(3))
-def test_a_suite_has_a_line_on_the_card_whatever_became_of_its_cells(name, shift):
+def test_a_suite_has_a_headline_for_completed_failed_and_skipped_cells(name, shift):
     suite = catalogue.load("suite", name)()
-    wanted = suite.cells(contracts.SuiteRequest(system=CPU, device="cpu", cheap=True))
+    wanted = suite.cells(Request(cheap=True), Machine(CPU, "cpu"))
     shown = suite.present([made_up(cell.spec, index + shift) for index, cell in enumerate(wanted)])
-    headline = shown.headline or first_figure(shown)
+    headline = shown.headline or choose_default_headline(shown)
     assert headline is not None
     assert headline.what
     assert headline.status is not None
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_a_suite_presents_nothing_at_all(name):
+def test_a_suite_and_its_workloads_have_no_option_in_common(name):
+    """`--set` looks for an option in the suite first: the workload's would never be reached."""
+    kind = catalogue.load("suite", name)
+    asked = [kind(), *([kind(until=0.5)] if "until" in option_types(kind) else [])]
+    specs = [cell.spec for suite in asked for cell in suite.cells(Request(full=False), Machine(CPU, "cpu"))]
+    for spec in specs:
+        assert not set(option_types(kind)) & set(known_options(spec.workload, spec.update))
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_presents_an_empty_run(name):
     assert catalogue.load("suite", name)().present([]).title
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_format_draws_an_empty_view_as_one_text(form):
+def test_a_format_renders_an_empty_view(form):
     text = catalogue.load("format", form)(View(title="t"), Page())
     assert isinstance(text, str)
     assert text.endswith("\n")
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_a_probe_says_whether_it_can_be_read_and_reads_one_number_a_channel(name):
+def test_a_probe_is_unavailable_or_reads_one_number_per_channel(name):
     probe = catalogue.load("probe", name)()
     unavailable = probe.availability()
     assert all(isinstance(hint, str) and hint for hint in probe.hints.values())
@@ -211,7 +223,7 @@ def test_no_two_probes_have_a_channel_of_the_same_name():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_explains_itself(name):
+def test_a_command_has_a_help_page(name):
     command, typed = catalogue.load("command", name), name.replace("_", "-")
     assert command.name == typed
     assert command.help
@@ -231,7 +243,7 @@ def test_the_help_names_every_command_and_gives_examples():
 
 
 @pytest.mark.parametrize("name", catalogue.names("launcher"))
-def test_a_launcher_says_what_it_can_start_and_those_of_this_machine_open_at_once(name):
+def test_a_launcher_has_a_scope_and_opens_at_once_on_this_machine(name):
     launcher = catalogue.load("launcher", name)()
     assert launcher.scope in ("process", "machine", "nodes", "elsewhere")
     if launcher.scope in ("process", "machine"):
@@ -241,8 +253,8 @@ def test_a_launcher_says_what_it_can_start_and_those_of_this_machine_open_at_onc
 
 
 @pytest.mark.parametrize("name", catalogue.names("arrangement"))
-def test_an_arrangement_s_launcher_can_start_the_ranks_of_one_node(name):
-    """Launchers for several nodes use it on each of them."""
+def test_the_launcher_of_an_arrangement_can_start_one_nodes_ranks(name):
+    """Launchers for several nodes use it on each node."""
     assert hasattr(catalogue.load("launcher", catalogue.load("arrangement", name).launcher), "start_part")
 
 
@@ -251,12 +263,12 @@ def test_a_framework_answers_everything_about_the_cpu(name):
     framework = catalogue.load("framework", name)()
     assert framework.module in {requirement.module for requirement in framework.requires}
     assert isinstance(framework.has_no_accelerator(), bool)
-    if catalogue.missing(framework.requires) is not None:
+    if catalogue.find_missing(framework.requires) is not None:
         return
     if name == contracts.DEFAULT_FRAMEWORK:
         answers(framework)
         return
-    # Frameworks are never two in one process, and this one has torch.
+    # Two frameworks are never loaded into one process, and this one has torch.
     asked = f"own.answers(own.catalogue.load('framework', {name!r})())"
     program = f"import sys; sys.path[:] = {sys.path}; import test_catalogue_entries as own; {asked}"
     done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What every workload, update and arrangement keeps to. A new file is picked up by itself."""
+"""Contract tests of every workload, update and arrangement. New files are found through the catalogue."""
 
 import dataclasses
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from rigdyno import catalogue
 from rigdyno.arrangements.single import Single
-from rigdyno.contracts import ANY_FRAMEWORK, DEFAULT_FRAMEWORK, Job, Place, Requirement, Steps, Training
+from rigdyno.contracts import ANY_FRAMEWORK, DEFAULT_FRAMEWORK, Requirement, Steps, Training, TrainingJob, WorkerPlace
 from rigdyno.rig.traps import TRAPS
 from rigdyno.schema.system import Cache, Cpu, System
 from rigdyno.updates.plain import Plain
@@ -47,7 +47,7 @@ def class_vars(entry):
 
 
 @pytest.mark.parametrize(("kind", "name"), ENTRIES)
-def test_it_is_a_frozen_dataclass_with_keywords_only(kind, name):
+def test_every_entry_is_a_frozen_keyword_only_dataclass(kind, name):
     entry = catalogue.load(kind, name)
     assert dataclasses.is_dataclass(entry)
     assert entry.__dataclass_params__.frozen
@@ -55,7 +55,7 @@ def test_it_is_a_frozen_dataclass_with_keywords_only(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in NAMED for name in catalogue.names(kind)])
-def test_it_is_named_for_its_file(kind, name):
+def test_every_entry_has_the_name_of_its_file(kind, name):
     assert catalogue.load(kind, name).__name__.lower() == name.replace("_", "")
 
 
@@ -72,7 +72,7 @@ def test_every_option_has_a_simple_type_and_a_default(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), ENTRIES)
-def test_its_requirements_are_stated(kind, name):
+def test_every_entry_states_its_requirements(kind, name):
     entry = catalogue.load(kind, name)
     assert "requires" in class_vars(entry)
     assert all(isinstance(requirement, Requirement) for requirement in entry.requires)
@@ -93,12 +93,12 @@ def test_a_workload_states_its_traits(name):
 def test_updates_and_arrangements_name_their_framework(kind):
     for name in catalogue.names(kind):
         entry = catalogue.load(kind, name)
-        assert "framework" in class_vars(entry)
-        assert entry.framework in (ANY_FRAMEWORK, *catalogue.names("framework"))
+        supported = (entry.framework,) if kind == "update" else entry.frameworks
+        assert set(supported) <= {ANY_FRAMEWORK, *catalogue.names("framework")}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_workload_answers_the_plan(name):
+def test_a_workload_answers_the_questions_of_planning(name):
     workload = catalogue.load("workload", name)()
     refusal = workload.refuses(SYSTEM, "cpu")
     assert refusal is None or (isinstance(refusal, str) and refusal)
@@ -111,7 +111,7 @@ def test_a_workload_answers_the_plan(name):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_workload_that_is_not_refused_works(name):
+def test_a_workload_that_does_not_refuse_works(name):
     workload = small(name)
     if workload.refuses(SYSTEM, "cpu") is not None:
         pytest.skip(workload.refuses(SYSTEM, "cpu"))
@@ -120,17 +120,17 @@ def test_a_workload_that_is_not_refused_works(name):
     if workload.framework in (ANY_FRAMEWORK, DEFAULT_FRAMEWORK):
         works(workload)
         return
-    lacking = catalogue.missing(workload.requires)
+    lacking = catalogue.find_missing(workload.requires)
     if lacking is not None:
         pytest.skip(lacking.reason)
-    # Frameworks are never two in one process, and this one has torch.
+    # Two frameworks are never loaded into one process, and this one has torch.
     program = f"import sys; sys.path[:] = {sys.path}; import test_workloads as own; own.works(own.small({name!r}))"
     done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def works(workload):
-    built = workload.build(Place(device="cpu"))
+    built = workload.build(WorkerPlace(device="cpu"))
     assert isinstance(built, Training if workload.trains else Steps)
     assert all(isinstance(note, str) and note for note in built.notes)
     if isinstance(built, Training):
@@ -143,21 +143,21 @@ def works(workload):
 
 
 def learns(built):
-    """The loss is followed and falls, as the validity rules about it ask for."""
+    """Check that the loss is recorded and falls, as the validity rules require."""
     inputs, targets = next(built.batches)
     assert len(inputs) == len(targets) > 0
     workload = SimpleNamespace(build=lambda place: dataclasses.replace(built, accuracy=None))
     meter = SimpleNamespace(more=iter([True] * TRAINED_STEPS + [False]).__next__, step=lambda items: None)
-    quality = Single().run(Job(workload, Plain(), Place(device="cpu"), lambda built, collective: meter))
+    quality = Single().run(TrainingJob(workload, Plain(), WorkerPlace(device="cpu"), lambda built, collective: meter))
     assert quality.loss_finite is True
     assert quality.last_loss < quality.first_loss
 
 
-def test_importing_them_all_imports_nothing_heavy():
+def test_loading_all_entries_imports_no_heavy_package():
     named = [(kind, name) for kind in NAMED for name in catalogue.names(kind)]
     loads = "; ".join(f"catalogue.load({kind!r}, {name!r})()" for kind, name in named)
     program = (
-        f"import sys; from rigdyno import catalogue; import rigdyno.workloads._function; {loads}; "
+        f"import sys; from rigdyno import catalogue; import rigdyno.workloads.common.user_function; {loads}; "
         "print([name for name in ('torch', 'numpy', 'tensorflow', 'psutil') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -25,28 +25,26 @@ import psutil
 from scripted_workloads import LEAST_STEPS, MOST_STEPS, Asked, Script, random_for, script_process
 
 from rigdyno import catalogue, cli
-from rigdyno.clock import SystemClock, utc_now
+from rigdyno.base.clock import SystemClock, utc_now
+from rigdyno.base.files import write_json
+from rigdyno.base.linux import peak_memory_bytes, read_text
 from rigdyno.contracts import Exit, Left, Unavailable
-from rigdyno.launchers._node import NodeSampler
-from rigdyno.probes._meters import installed, reads_power
-from rigdyno.processes import peak_memory_bytes
-from rigdyno.rig._files import read_text
+from rigdyno.launchers.nodes.local import NodeSampler
+from rigdyno.probes.common.probe_set import has_power_channel, load_probes
 from rigdyno.rig.child import ChildEnd, run_snippet
-from rigdyno.rig.devices import Found, accelerators_here, find_accelerators, loaded_frameworks
+from rigdyno.rig.devices import FoundDevices, find_accelerators, find_accelerators_here, find_loaded_frameworks
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
-from rigdyno.runner.collect import Ending, measured_record
-from rigdyno.runner.pairs import PairRun
+from rigdyno.runner.collect import CellExit, measured_record
+from rigdyno.runner.pairs.pair import PairRun
 from rigdyno.runner.sessions import open_sessions
 from rigdyno.schema.channel import Channel
 from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.participant import on_node, ranks_among
 from rigdyno.schema.record import WorkerReport
 from rigdyno.schema.samples import PHASES, STEP_FIELDS, WARM_UP, Header, RowFile, telemetry_header
-from rigdyno.schema.spec import RunSpec
+from rigdyno.schema.spec import RunSpec, on_node, ranks_among
 from rigdyno.schema.system import Accelerator, Cache, Cpu, Environment, GitState, System
-from rigdyno.store.files import write_json
-from rigdyno.workloads._mnist import missing_file
+from rigdyno.workloads.datasets.mnist import find_missing_file
 from stored_duels import write_turns
 from support import NOW, ManualClock, rows_path
 
@@ -125,7 +123,7 @@ def run_cli(
 
 @contextmanager
 def _working_in(folder: Path) -> Iterator[None]:
-    """Work there, at 80 columns, with none of the user's settings."""
+    """Change to that folder, with 80 columns and without the user's settings."""
     before = Path.cwd()
     kept = ("PATH", "HOME", "TMPDIR", "PYTHONPATH")
     settings = {name: os.environ[name] for name in kept if name in os.environ}
@@ -140,7 +138,7 @@ def _working_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def scripted_machine(slower: float = 1.0, cards: int = 0) -> Iterator[None]:
-    """Replace everything that looks at the real machine, its clock or its packages."""
+    """Replace every function that reads the real machine, its clock or its packages."""
     clock = ManualClock()
     disk = DiskUsage(total=500 * GB, used=400 * GB, free=100 * GB)
     memory = SimpleNamespace(total=16 * GB, available=14 * GB, used=2 * GB, free=14 * GB, percent=12.5)
@@ -157,20 +155,20 @@ def scripted_machine(slower: float = 1.0, cards: int = 0) -> Iterator[None]:
 
 def _replacements(slower: float, cards: int) -> dict:
     return {
-        accelerators_here: lambda: (CARD,) * cards,
-        catalogue.missing: _find_missing,
+        find_accelerators_here: lambda: (CARD,) * cards,
+        catalogue.find_missing: _find_missing,
         describe_environment: lambda *_: ENVIRONMENT,
         describe_system: lambda accelerators=(), *_: msgspec.structs.replace(SYSTEM, accelerators=accelerators),
-        find_accelerators: lambda: Found(threads=2, versions=FRAMEWORK),
-        installed: lambda _: {name: ScriptedProbe(name) for name in catalogue.names("probe")},
-        loaded_frameworks: lambda: [],
-        missing_file: lambda _: None,  # Fashion-MNIST counts as installed
+        find_accelerators: lambda: FoundDevices(threads=2, versions=FRAMEWORK),
+        load_probes: lambda _: {name: ScriptedProbe(name) for name in catalogue.names("probe")},
+        find_loaded_frameworks: lambda: [],
+        find_missing_file: lambda _: None,  # Fashion-MNIST counts as installed
         NodeSampler: ScriptedSampler,
         open_sessions: lambda *_, **__: ScriptedSessions(slower),
         PairRun: ScriptedPair,
         peak_memory_bytes: lambda: 1_150_000_000,
         read_text: lambda _: "always [madvise] never",  # whether there are huge pages
-        reads_power: lambda _: True,
+        has_power_channel: lambda _: True,
         run_snippet: try_snippet,
         utc_now: lambda: NOW,
     }
@@ -200,7 +198,7 @@ def _swap(old, new) -> None:
 
 
 class ScriptedSessions:
-    """Starts processes that write at once what a real worker and a real sampler would leave."""
+    """Starts processes that write the files of a real worker and a real sampler at once."""
 
     def __init__(self, slower: float) -> None:
         self.slower = slower
@@ -273,7 +271,7 @@ class ScriptedLaunch:
 
 
 class ScriptedPair:
-    """Stands for two processes that take turns. The second is faster or slower by a fixed ratio."""
+    """Replaces two processes that take turns. The second is faster or slower by a fixed ratio."""
 
     RATIOS = (0.968, 0.971, 0.969, 0.966, 0.972, 0.968, 0.97, 0.967)
     OWN_RATIOS = (1.006, 0.995, 1.004, 0.993)
@@ -290,7 +288,7 @@ class ScriptedPair:
             report = make_report(script_process(describe_request(cell)), cell.spec)
             write_json(CellFolder(folder).participant("rank0").report, report)
             left = Left(exits=[Exit(0, "rank0")])
-            records.append(measured_record(self.head, self.run, cell, folder, Ending(left)))
+            records.append(measured_record(self.head, self.run, cell, folder, CellExit(left)))
         return tuple(records)
 
 
@@ -380,12 +378,12 @@ class ScriptedInference:
     def run(self, watch, *, waiting):
         from rigdyno.engines.blockwise import Done
         from rigdyno.engines.blockwise.boxes import Box
-        from rigdyno.engines.blockwise.journal import Counts
+        from rigdyno.engines.blockwise.journal import BlockCounts
         from rigdyno.engines.blockwise.watching import Failure, Summary
 
         plan, uniform = self.plan(), Random("infer").random
         watcher = watch(plan, False)
-        watcher.started(Counts(to_do=22, done=1, skipped=1, failed=0))
+        watcher.started(BlockCounts(to_do=22, done=1, skipped=1, failed=0))
         boxes = [Box((z, y, x), (z + 50, y + 500, x + 500)) for z in (0, 50, 100) for y in (0, 500) for x in X_STARTS]
         for box in boxes[2:23]:
             SystemClock.sleep(5.0 * (1 + 0.05 * (uniform() - 0.5)))
@@ -397,7 +395,7 @@ class ScriptedInference:
             predict_seconds=90.0, input_wait_seconds=9.0, writer_wait_seconds=6.0, wall_seconds=105.0,
         )  # fmt: skip
         watcher.over(summary)
-        return Done(plan, summary, Counts(to_do=0, done=22, skipped=1, failed=1), 1234, 0)
+        return Done(plan, summary, BlockCounts(to_do=0, done=22, skipped=1, failed=1), 1234, 0)
 
 
 X_STARTS = (0, 500, 1000, 1500)

@@ -1,4 +1,4 @@
-"""What the scripted processes claim to have measured: plain numbers, chosen by hand.
+"""The figures that the scripted processes report: plain numbers, chosen by hand.
 
 Nothing here imports the package. Numbers are plausible and varied, so that every table, sentence and verdict of a
 report appears in some golden file.
@@ -207,11 +207,11 @@ SECONDS_TO_ACCURACY = {"plain": (420, 3.1), "dp_fast": (610, 31.0), "dp_expanded
 
 
 def _mnist_until(asked: Asked) -> Script:
-    """Train to an accuracy, or for a fixed time with some noise: what the frontier is made of."""
+    """Train to an accuracy, or for a fixed time with some noise: the points of the frontier."""
     script = replace(_mnist(replace(asked, workload="mnist_cnn")), phases=FORWARD_BACKWARD)
     options = asked.options
     quality = {"loss_finite": True, "first_loss": 2.3, "last_loss": 0.6, "evaluation_seconds": 1.1}
-    if not options.get("until"):
+    if not options.get("target_accuracy"):
         noise, epochs = options.get("update.noise_multiplier"), options.get("update.epochs")
         fixed = options.get("update.epsilon")
         epsilon = fixed or 2.9 / noise

@@ -12,11 +12,11 @@ from golden_files import HOW_TO_UPDATE, UPDATE, check_golden, declare
 
 from reading_pages import without_code
 from rigdyno import api, catalogue
-from rigdyno.report.page import Page
+from rigdyno.report.text import Page
 from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
 from rigdyno.schema.figure import Axis, Datum, Event, Figure, Panel, Period, Series
 from rigdyno.schema.metric import BANDWIDTH, LIMIT_SHARE, THROUGHPUT, Metric
-from rigdyno.schema.view import Column, Published, Row, Share, Table, Text, View
+from rigdyno.schema.view import Column, Published, RatioEntry, Row, Table, Text, View
 from support import a_stored_run
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "view.schema.json"
@@ -30,7 +30,7 @@ def a_rate(value, low, high, unit, n=120):
 
 
 def a_time_line(label):
-    """A gap in the middle, everything that a value can have, and somebody's label."""
+    """Return a timeline with a gap in the middle, all fields of a value, and a hostile label."""
     rates = (
         Datum(x=1.0, value=3e11),
         Datum(x=31.0, value=2e11, low=1.9e11, high=2.1e11, confidence=0.95, n=12, verdict="SUSPECT", note=label),
@@ -52,7 +52,7 @@ def a_time_line(label):
 
 
 def every_entry():
-    """One view with each kind of entry and each way a row can end; somebody's label tries to break out."""
+    """Return a view with each kind of entry and each outcome of a row; a hostile label tries to break out."""
     columns = (
         Column(key="what", title="what", numeric=False),
         Column(key="rate", title="rate", metric=THROUGHPUT),
@@ -67,7 +67,7 @@ def every_entry():
             entries={
                 "what": Text(text="as published"), "rate": a_rate(30.61, 30.2, 31.0, "it/s"),
                 "moved": a_rate(36.98e9, 36.5e9, 37.4e9, "B/s"), "watts": Number(value=12.5, unit="W"),
-                "share": Share(value=0.924, low=0.9, high=0.95, of="memory bandwidth"),
+                "share": RatioEntry(value=0.924, low=0.9, high=0.95, of="memory bandwidth"),
             },
         ),
         Row(status="SUSPECT", entries={"what": Text(text=label), "rate": a_rate(0.000_004, 2e-6, 5e-6, "s/launch")}),
@@ -132,9 +132,9 @@ LITERAL += [(name, form) for name in VIEWS[1:] for form in ("terminal", "markdow
 declare(f"{name}.{form}.txt" for name, form in LITERAL)
 
 
-@pytest.mark.usefixtures("without_drawing")  # what they draw is held against the specifications of the figures
+@pytest.mark.usefixtures("without_drawing")  # test_golden_figures.py compares the drawings
 @pytest.mark.parametrize(("name", "form"), LITERAL)
-def test_formats(view_named, name, form):
+def test_view_is_unchanged_in_every_format(view_named, name, form):
     text = catalogue.load("format", form)(view_named(name), Page(width=80))
     assert text.endswith("\n")
     assert "\x1b" not in text
@@ -155,7 +155,7 @@ def test_the_schema_is_up_to_date():
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_json_keeps_to_its_schema_and_comes_back(view_named, name):
+def test_json_matches_its_schema_and_is_read_back(view_named, name):
     view = view_named(name)
     text = catalogue.load("format", "json")(view, Page())
     jsonschema.validate(json.loads(text), json.loads(SCHEMA.read_text(encoding="utf-8")))
@@ -181,8 +181,8 @@ def test_csv_is_read_back_with_every_figure():
     assert len(lines) == 10
 
 
-def test_a_line_carries_all_that_identifies_its_row():
-    """Rows that agree in the first column are still told apart."""
+def test_a_csv_line_has_every_identifying_column_of_its_row():
+    """Rows that agree in the first column still have different names."""
     columns = (
         Column(key="nodes", title="nodes", identifies=True),
         Column(key="ranks", title="ranks", identifies=True),
@@ -201,7 +201,7 @@ def test_a_line_carries_all_that_identifies_its_row():
     assert {line["notes"] for line in lines} == {"measured in run 7"}
 
 
-def test_markdown_lets_no_label_break_out():
+def test_markdown_escapes_labels():
     text = catalogue.load("format", "markdown")(every_entry(), Page())
     table = [line for line in text.splitlines() if line.startswith("|")]
     bars = {line.replace("\\\\", "").replace("\\|", "").count("|") for line in table}
@@ -211,7 +211,7 @@ def test_markdown_lets_no_label_break_out():
     assert "a \\| b &lt;b>\\\\[red] :car: ünï" in text
 
 
-def test_colour_only_where_it_is_wanted():
+def test_colour_is_used_only_on_request():
     render = catalogue.load("format", "terminal")
     assert "\x1b[" in render(every_entry(), Page(width=80, colour=True))
     assert ":car:" in render(every_entry(), Page(width=120))

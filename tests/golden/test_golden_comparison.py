@@ -1,4 +1,4 @@
-"""The comparison of two stored runs, literally, as `rigdyno compare` prints it."""
+"""The output of `rigdyno compare` for two stored runs."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def _two_runs(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("_two_runs")
 @pytest.mark.parametrize("form", FORMS)
-def test_comparison(form, capsys):
+def test_comparison_is_unchanged_in_every_format(form, capsys):
     names = ("old.20260102-030405", "new.20260102-030405")
     assert cli.main(["compare", *names, "--fail-on", "slower=3%", "--format", form]) == 4
     text = capsys.readouterr().out

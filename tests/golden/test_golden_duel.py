@@ -1,4 +1,4 @@
-"""A duel, and the noise in a suite's report, literally."""
+"""The reports of a duel, and of a suite with its noise."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from golden_files import check_golden, declare
 
 from rigdyno import api, catalogue
-from rigdyno.report.page import Page
+from rigdyno.report.text import Page
 from rigdyno.schema.record import Failed
 from stored_duels import stored_duel, stored_suite
 
@@ -27,7 +27,7 @@ declare(f"{name}.{form}.txt" for name in MADE for form in FORMS)
 
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("form", FORMS)
-def test_formats(tmp_path, monkeypatch, name, form):
+def test_report_is_unchanged_in_every_format(tmp_path, monkeypatch, name, form):
     monkeypatch.chdir(tmp_path)
     view = api.load(MADE[name](Path("runs"))).view()
     text = catalogue.load("format", form)(view, Page(width=80))

@@ -1,4 +1,4 @@
-"""The specification of each kind of figure, literally: what is drawn by which mark, along which axis. No pixels."""
+"""Compare the specification of each kind of figure literally: marks, axes and data. No pixels."""
 
 import json
 
@@ -8,14 +8,14 @@ from golden_files import check_golden, declare
 
 from figures_of_every_kind import EVERY
 from rigdyno import catalogue
-from rigdyno.report.drawing import specification
+from rigdyno.report.drawing.draw import make_specification
 from rigdyno.schema.figure import Figure
 
 declare(f"figures/{key}.json" for key in EVERY)
 
 
 def essentials(spec):
-    """Marks with their encodings and how many rows each draws; panels below each other."""
+    """Return the marks with their encodings and the number of rows that each draws, panel by panel."""
     if "vconcat" in spec:
         return [essentials(panel) for panel in spec["vconcat"]]
     if "layer" in spec:
@@ -26,7 +26,7 @@ def essentials(spec):
 
 
 def shown(channel):
-    """The field, and what of its scale and axis changes the meaning."""
+    """Return the field, and the parts of its scale and axis that change the meaning."""
     if "condition" in channel:
         return {"condition": channel["condition"], **shown({k: v for k, v in channel.items() if k != "condition"})}
     found = {key: channel[key] for key in ("field", "datum", "value") if key in channel}
@@ -37,17 +37,17 @@ def shown(channel):
 
 
 @pytest.mark.parametrize("key", EVERY)
-def test_the_specification_of_each_kind(key):
+def test_specification_of_each_kind_is_unchanged(key):
     figure = EVERY[key]
-    spec = specification(figure)
+    spec = make_specification(figure)
     document = {"title": spec["title"], "chart": essentials(spec)}
     check_golden(f"figures/{key}.json", json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def test_there_is_a_figure_of_every_kind():
+def test_every_kind_has_an_example():
     assert {figure.kind for figure in EVERY.values()} == set(catalogue.names("figure"))
 
 
 @pytest.mark.parametrize("key", EVERY)
-def test_a_figure_comes_back_from_json(key):
+def test_a_figure_is_read_back_from_json(key):
     assert msgspec.json.decode(msgspec.json.encode(EVERY[key]), type=Figure) == EVERY[key]

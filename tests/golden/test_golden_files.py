@@ -14,7 +14,7 @@ def test_no_golden_file_is_stale():
 
 
 def test_golden_files_stay_small():
-    """A diff of a larger one is read by nobody."""
+    """The diff of a larger file would not be read."""
     sizes = {path.name: path.stat().st_size for path in declared_files() if path.exists()}
     assert {name: size for name, size in sizes.items() if size > 150_000} == {}
     assert sum(sizes.values()) < 1_500_000

@@ -42,7 +42,7 @@ def describe_class(name, thing):
     known = [base for base in thing.__mro__[1:] if base.__module__.partition(".")[0] in ("rigdyno", "builtins")]
     bases = ", ".join(base.__name__ for base in known if base not in (object, BaseException))
     kind = "exception" if issubclass(thing, BaseException) else "class"
-    # An error without a constructor of its own has the one of Exception, whose signature depends on Python.
+    # An error without a constructor has that of Exception, whose signature depends on the Python version.
     own = not issubclass(thing, BaseException) or inspect.isfunction(thing.__init__)
     lines = [f"{kind} {name}{describe_signature(thing) if own else ''}{f' <- {bases}' if bases else ''}"]
     for member in sorted(find_members(thing)):
@@ -76,7 +76,7 @@ def describe_signature(thing):
 
 
 class Anything:
-    """A default that is shown by its type: its own text may hold an address or a module."""
+    """A default that is shown by its type: its text may contain an address or a module."""
 
     def __init__(self, text):
         self.text = text

@@ -53,7 +53,7 @@ def test_the_table_of_options_is_up_to_date():
     assert text == made, HOW_TO_UPDATE
 
 
-def test_a_new_option_is_a_new_line():
+def test_a_new_option_adds_a_line():
     made_up = RunOption(name="nick_name", kind=TEXT, help="What friends call it.", metavar="A|B", of_arm=True)
     line = (
         "| `--nick-name A\\|B` | `nick_name` | `nick_name` | `nick_name` of one |  | text | What friends call it. |\n"

@@ -1,4 +1,4 @@
-"""What `--dry-run` says: the plan of every suite on the scripted machine."""
+"""The output of `--dry-run`: the plan of every suite on the scripted machine."""
 
 import pytest
 from golden_files import check_golden, declare, format_plan
@@ -7,8 +7,8 @@ from scripted_rig import list_suites, run_cli
 PLANS = {
     **{suite: ("run", suite) for suite in list_suites()},
     "all": ("run", "all"),
-    "privacy_until": ("run", "privacy", "--until", "accuracy=0.8"),
-    "privacy_audit": ("run", "privacy", "--audit"),
+    "privacy_until": ("run", "privacy", "--set", "until=0.8"),
+    "privacy_audit": ("run", "privacy", "--set", "audit=yes"),
     "workload": ("run", "tensor_add", "--sweep", "size=1024,4096", "--sweep", "variant=as_published,corrected"),
 }
 ON_TWO_GPUS = {f"{suite}_two_gpus": ("run", suite) for suite in ("device", "scaling", "volume", "privacy")}

@@ -1,4 +1,4 @@
-"""What a user sees when a run is over, as text of 80 columns and as JSON, on the scripted machine."""
+"""The output at the end of a run on the scripted machine, as text of 80 columns and as JSON."""
 
 import json
 
@@ -15,8 +15,8 @@ RUNS = {
     "cluster": ("run", "cluster"),
     "volume": ("run", "volume"),
     "privacy": ("run", "privacy"),
-    "privacy_until": ("run", "privacy", "--until", "accuracy=0.8"),
-    "privacy_audit": ("run", "privacy", "--audit"),
+    "privacy_until": ("run", "privacy", "--set", "until=0.8"),
+    "privacy_audit": ("run", "privacy", "--set", "audit=yes"),
     "workload": ("run", "tensor_add", "--sweep", "size=3000,5000,12288,200000"),
     "own_step": ("run", "train.py:step", "--set", "unit=image", "--repeat", "3"),
     "duel": ("duel", "tensor_add", "--a", "variant=as_intended", "--b", "variant=corrected"),
@@ -29,7 +29,7 @@ declare(["views/workload_progress.txt", "views/workload_show.txt"])
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a training step of the user's own."""
+    """Return a folder with a user's training step."""
     (tmp_path / "train.py").write_text("def step(batch: int = 16):\n    return batch\n", encoding="utf-8")
     return tmp_path
 
@@ -48,11 +48,22 @@ def test_progress_and_details_of_a_run_are_unchanged(folder):
 
 
 FORECASTS = {
-    "forecast_points": ("points.csv", "--devices", "64,128", "--images", "1.28e6", "--epochs", "90", "--watts", "300"),
-    "forecast_link": ("one_node.csv", "--batch", "32", "--bytes-per-step", "102e6", "--link-gbit-s", "10"),
-    "forecast_run": ("scaling.20260102-030405", "--devices-per-node", "8", "--devices", "8"),
-    "forecast_volume": ("volume", "--price-per-hour", "3", "--devices", "1,8"),
-    "forecast_volume_given": ("volume", "--voxels", "8.1e12", "--watts", "300"),
+    "forecast_points": (
+        "forecast",
+        "points.csv",
+        "--devices",
+        "64,128",
+        "--images",
+        "1.28e6",
+        "--epochs",
+        "90",
+        "--watts",
+        "300",
+    ),
+    "forecast_link": ("forecast", "one_node.csv", "--batch", "32", "--bytes-per-step", "102e6", "--link-gbit-s", "10"),
+    "forecast_run": ("forecast", "scaling.20260102-030405", "--devices-per-node", "8", "--devices", "8"),
+    "forecast_volume": ("forecast-volume", "--price-per-hour", "3", "--devices", "1,8"),
+    "forecast_volume_given": ("forecast-volume", "--voxels", "8.1e12", "--watts", "300"),
 }
 BEFORE = {"forecast_run": ("run", "scaling", "--ranks", "4"), "forecast_volume": ("run", "volume")}
 declare(f"views/{name}.{form}" for name in FORECASTS for form in ("txt", "json"))
@@ -65,7 +76,7 @@ def test_view_of_a_forecast_is_unchanged(name, folder):
     (folder / "one_node.csv").write_text(POINTS.partition("16,")[0], encoding="utf-8")
     if name in BEFORE:
         run_cli(*BEFORE[name], folder=folder)
-    check_both_forms(f"views/{name}", ("forecast", *FORECASTS[name]), folder)
+    check_both_forms(f"views/{name}", FORECASTS[name], folder)
 
 
 def check_both_forms(name, arguments, folder, code=0):
@@ -104,7 +115,7 @@ declare(f"views/all.{form}" for form in ("txt", "json"))
 
 
 def test_view_of_a_campaign_is_unchanged(folder):
-    """Its suites have golden files of their own: here the card of all of them counts."""
+    """Compare the card of all suites; the suites have separate golden files."""
     check_golden("views/all.txt", run_cli("run", "all", folder=folder, code=1))
     card, *suites = json.loads(run_cli("report", "--format", "json", folder=folder))
     shown = {"card": card, "suites": [view["title"] for view in suites]}

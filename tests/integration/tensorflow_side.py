@@ -1,6 +1,6 @@
-"""What the tests ask TensorFlow, in processes of its own: `alone FOLDER`, or `rank N ENDPOINT,ENDPOINT FOLDER`.
+"""The TensorFlow part of the tests, in separate processes: `alone FOLDER`, or `rank N ENDPOINT,ENDPOINT FOLDER`.
 
-Weights, images and gradients come and go as files, in PyTorch's layout. Never beside torch in one process."""
+Weights, images and gradients are exchanged as files, in PyTorch's layout. It never shares a process with torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 RANKS, BATCH, STEPS = 2, 8, 3
 RATE, MOMENTUM = 0.1, 0.5
-MAPS = (4, 4, 20)  # of what the first dense layer sees: height, width, channels; PyTorch counts channels first
+MAPS = (4, 4, 20)  # input of the first dense layer: height, width, channels; PyTorch has channels first
 
 
 def to_tensorflow(arrays):
@@ -36,7 +36,7 @@ def to_torch(arrays):
     ]  # fmt: skip
 
 
-class Still:
+class WithoutDropout:
     """The network without dropout, as an update sees it."""
 
     def __init__(self, network):
@@ -46,13 +46,13 @@ class Still:
         return self._network(images, training=False)
 
 
-def given(folder):
+def load_inputs(folder):
     with np.load(folder / "given.npz") as file:
         weights = [file[f"w{number}"] for number in range(8)]
         return weights, file["images"].transpose(0, 2, 3, 1), file["labels"]
 
 
-def keep(path, **named):
+def save_arrays(path, **named):
     arrays = {
         f"{name}{number}": value
         for name, values in named.items()
@@ -62,25 +62,24 @@ def keep(path, **named):
         np.savez(file, **arrays)
 
 
-def network_of(weights):
-    from rigdyno.workloads._mnist_networks import Shared
+def make_network(weights):
+    from rigdyno.workloads.networks.mnist_tensorflow import MnistCnnNetwork
 
-    network = Shared(seed=0)
+    network = MnistCnnNetwork(seed=0)
     for variable, values in zip(network.parameters, to_tensorflow(weights), strict=True):
         variable.assign(values)
     return network
 
 
-def trained(network, batches, place, collective):
-    """Parameters after these batches, in PyTorch's layout."""
+def train(network, batches, place, collective):
+    """Return the parameters after these batches, in PyTorch's layout."""
     from rigdyno.contracts import Training
     from rigdyno.updates.plain import Plain
-    from rigdyno.workloads._tensorflow import Momentum
-    from rigdyno.workloads.mnist_cnn_tensorflow import _loss
+    from rigdyno.workloads.mnist_cnn_tensorflow import Momentum, _loss
 
     training = Training(
         framework="tensorflow",
-        model=Still(network),
+        model=WithoutDropout(network),
         loss=_loss,
         optimizer=lambda variables: Momentum(variables, RATE, MOMENTUM),
         batches=iter(()),
@@ -91,8 +90,8 @@ def trained(network, batches, place, collective):
     return to_torch([variable.numpy() for variable in network.parameters])
 
 
-def batches_of(images, labels, rank=0, ranks=1):
-    """Each rank has its share of every batch."""
+def make_batches(images, labels, rank=0, ranks=1):
+    """Yield the share of one rank in every batch."""
     import tensorflow as tf
 
     each = BATCH // ranks
@@ -101,32 +100,32 @@ def batches_of(images, labels, rank=0, ranks=1):
         yield tf.constant(images[begin : begin + each]), tf.constant(labels[begin : begin + each])
 
 
-def alone(folder):
-    from rigdyno.arrangements._loops import Alone
-    from rigdyno.contracts import Place
+def run_alone(folder):
+    from rigdyno.arrangements.common.loops import SingleRank
+    from rigdyno.contracts import WorkerPlace
     from rigdyno.frameworks.tensorflow import TensorFlow
 
     TensorFlow().prepare(seed=3, threads=1)
     import tensorflow as tf
 
-    weights, images, labels = given(folder)
-    network = network_of(weights)
+    weights, images, labels = load_inputs(folder)
+    network = make_network(weights)
     with tf.GradientTape() as tape:
         outputs = network(tf.constant(images), training=False)
         from rigdyno.workloads.mnist_cnn_tensorflow import _loss
 
         loss = _loss(outputs, tf.constant(labels))
     gradients = [each.numpy() for each in tape.gradient(loss, network.parameters)]
-    parameters = trained(network, batches_of(images, labels), Place(device="cpu"), Alone())
-    keep(
+    parameters = train(network, make_batches(images, labels), WorkerPlace(device="cpu"), SingleRank())
+    save_arrays(
         folder / "alone.npz",
         outputs=outputs.numpy(), loss=loss.numpy(), gradient=to_torch(gradients), trained=parameters,
     )  # fmt: skip
-    said = {**of_port(), **of_workload(), "torch": "torch" in sys.modules}
-    (folder / "alone.json").write_text(json.dumps(said))
+    results = {**check_port(), **check_workload(), "torch": "torch" in sys.modules}
+    (folder / "alone.json").write_text(json.dumps(results))
 
 
-def of_port():
+def check_port():
     import tensorflow as tf
 
     from rigdyno.frameworks.tensorflow import TensorFlow
@@ -148,21 +147,21 @@ def of_port():
     }
 
 
-def of_workload():
-    from rigdyno.arrangements._loops import Alone
-    from rigdyno.contracts import Place
+def check_workload():
+    from rigdyno.arrangements.common.loops import SingleRank
+    from rigdyno.contracts import WorkerPlace
     from rigdyno.updates.plain import Plain
-    from rigdyno.workloads import _mnist
+    from rigdyno.workloads.datasets import mnist
     from rigdyno.workloads.mnist_cnn_tensorflow import MnistCnnTensorflow
 
-    whole = _mnist.synthetic
-    _mnist.synthetic = lambda seed: whole(seed, train=500, test=200)
-    training = MnistCnnTensorflow(learning_rate=0.1).build(Place(device="cpu"))
-    step = Plain().prepare(training, Place(device="cpu"), Alone())
+    whole = mnist.make_synthetic_images
+    mnist.make_synthetic_images = lambda seed: whole(seed, train=500, test=200)
+    training = MnistCnnTensorflow(learning_rate=0.1).build(WorkerPlace(device="cpu"))
+    step = Plain().prepare(training, WorkerPlace(device="cpu"), SingleRank())
     first = [labels.numpy().tolist() for _, labels in islice(training.batches, 8)]
     losses = [float(step(*batch)) for batch in islice(training.batches, 60)]
-    published = MnistCnnTensorflow(variant="as_published").build(Place(device="cpu", rank=1, world_size=2))
-    their_step = Plain().prepare(published, Place(device="cpu"), Alone())
+    published = MnistCnnTensorflow(variant="as_published").build(WorkerPlace(device="cpu", rank=1, world_size=2))
+    their_step = Plain().prepare(published, WorkerPlace(device="cpu"), SingleRank())
     return {
         "labels": first,
         "losses": losses,
@@ -174,31 +173,32 @@ def of_workload():
     }
 
 
-def rank(number, endpoints, folder):
-    from rigdyno.launchers.tf_config import tf_config
+def run_rank(number, endpoints, folder):
+    from rigdyno.launchers.tf_config import format_tf_config
 
-    os.environ["TF_CONFIG"] = tf_config(endpoints, number)
+    os.environ["TF_CONFIG"] = format_tf_config(endpoints, number)
     from rigdyno.arrangements.multiworker import join
-    from rigdyno.contracts import Place
+    from rigdyno.contracts import WorkerPlace
     from rigdyno.frameworks.tensorflow import TensorFlow
 
     TensorFlow().prepare(seed=0, threads=1)
-    place = Place(device="cpu", rank=number, world_size=RANKS)
+    place = WorkerPlace(device="cpu", rank=number, world_size=RANKS)
     ranks = join(place)
-    weights, images, labels = given(folder)
+    weights, images, labels = load_inputs(folder)
     with ranks.strategy.scope():
-        network = network_of([values * (number + 1) for values in weights])  # each its own: the first one's must win
+        # Ranks start with different weights: those of rank 0 must win.
+        network = make_network([values * (number + 1) for values in weights])
     for variable, values in zip(network.parameters, to_tensorflow(weights), strict=True):
         variable.assign(values)
-    parameters = trained(network, batches_of(images, labels, number, RANKS), place, ranks)
+    parameters = train(network, make_batches(images, labels, number, RANKS), place, ranks)
     agreed = [ranks.agree(10 + number), ranks.agree(2**62 if number == 0 else 3)]
-    keep(folder / f"rank{number}.npz", trained=parameters, agreed=np.array(agreed))
+    save_arrays(folder / f"rank{number}.npz", trained=parameters, agreed=np.array(agreed))
     ranks.leave()
 
 
 if __name__ == "__main__":
     role, *arguments = sys.argv[1:]
     if role == "alone":
-        alone(Path(arguments[0]))
+        run_alone(Path(arguments[0]))
     else:
-        rank(int(arguments[0]), arguments[1].split(","), Path(arguments[2]))
+        run_rank(int(arguments[0]), arguments[1].split(","), Path(arguments[2]))

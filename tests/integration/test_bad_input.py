@@ -1,4 +1,4 @@
-"""Wrong use: one line on standard error, exit code 2, no traceback, nothing written."""
+"""Test wrong use: one line on standard error, exit code 2, no traceback, nothing written."""
 
 import os
 import shutil
@@ -12,13 +12,13 @@ from support import a_stored_run
 
 WRONG = {
     ("runn",): "no command named 'runn'; did you mean 'run'?",
-    ("run",): "what shall be run?",
+    ("run",): "name what to run",
     ("run", "devise"): "did you mean 'device'?",
     ("run", "tensor_ad"): "did you mean 'tensor_add'?",
     ("run", "tensor_add", "--sett", "a=1"): "--set",
     ("run", "tensor_add", "--set", "sise=4"): "did you mean 'size'?",
     ("run", "device", "--set", "sise=4"): "did you mean 'size'?",
-    ("run", "tensor_add", "--set", "size=abc"): "size must be a whole number, not 'abc'",
+    ("run", "tensor_add", "--set", "size=abc"): "size must be a whole number of at least 1, not 'abc'",
     ("run", "tensor_add", "--set", "size=0"): "at least 1",
     ("run", "tensor_add", "--set", "size"): "takes key=value",
     ("run", "tensor_add", "--set", "size=1000000"): "would fit",
@@ -31,7 +31,7 @@ WRONG = {
     ("run", "resnet50", "--ranks", "0"): "ranks must be at least 1",
     ("run", "resnet50", "--weights", "nowhere.pt"): "there is no file nowhere.pt to load weights from",
     ("run", "tensor_add", "--weights", "nowhere.pt"): "no option of tensor_add named 'weights'",
-    ("run", "resnet50", "--nodes", "2"): "several nodes need HOST:PORT of the first one",
+    ("run", "resnet50", "--nodes", "2"): "several nodes need HOST:PORT of node 0",
     ("run", "resnet50", "--nodes", "2", "--rendezvous", "here"): "not 'here'; e.g. 10.0.0.1:29500",
     ("run", "resnet50", "--nodes", "2", "--rendezvous", "here:99999"): "not 'here:99999'",
     ("run", "resnet50", "--nodes", "2", "--node-rank", "2", "--rendezvous", "a:1"): "node_rank must be between 0 and 1",
@@ -92,28 +92,28 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG.items(), ids=lambda value: repr(value)[:60])
-def test_one_line_and_exit_code_2(arguments, words, folder, monkeypatch, capsys):
+def test_wrong_use_prints_one_line_and_exits_with_2(arguments, words, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert cli.main([os.fsdecode(argument) for argument in arguments]) == 2
     said_in_one_line(capsys.readouterr(), words, folder)
 
 
 @pytest.mark.parametrize("name", [b"\xff.toml", b"\xff.py:step", b"\xff"])
-def test_bytes_that_are_no_text_survive_the_way_to_a_terminal(name, folder):
+def test_names_that_are_not_utf8_are_printed(name, folder):
     answer = rigdyno("run", name, cwd=folder)
     assert answer.returncode == 2
     assert answer.stderr.count("\n") == 1
     assert "xff" in answer.stderr or "udcff" in answer.stderr
 
 
-def test_nothing_that_could_be_measured_is_exit_code_3(tmp_path):
+def test_a_run_without_any_measurement_exits_with_3(tmp_path):
     answer = rigdyno("run", "device", "--device", "cuda:7", cwd=tmp_path)
     assert answer.returncode == 3
     assert answer.stderr.splitlines()[-1].startswith("rigdyno: nothing could be measured: no ")
     assert "SKIPPED" in here("report", cwd=tmp_path).stdout
 
 
-def test_a_store_from_a_newer_version(tmp_path):
+def test_a_run_of_a_newer_version_is_rejected(tmp_path):
     run = a_stored_run(tmp_path / "runs")
     head = run / "head.json"
     head.write_text(head.read_text().replace('"schema_version": 2', '"schema_version": 999'))
@@ -128,7 +128,7 @@ def test_a_store_from_a_newer_version(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["record.json", "rank0/steps.rows"])
-def test_a_truncated_folder_is_named_and_the_others_served(name, tmp_path):
+def test_a_truncated_run_is_named_and_the_others_are_shown(name, tmp_path):
     damaged = a_stored_run(tmp_path / "runs", label="damaged")
     whole = a_stored_run(tmp_path / "runs", label="whole")
     path = damaged / "cells" / "01-test" / name
@@ -143,7 +143,7 @@ def test_a_truncated_folder_is_named_and_the_others_served(name, tmp_path):
     assert "skipped: " in both.stdout + both.stderr
 
 
-def test_a_folder_without_its_head_is_no_run(tmp_path):
+def test_a_folder_without_a_valid_head_is_rejected(tmp_path):
     run = a_stored_run(tmp_path / "runs")
     (run / "head.json").write_text("{")
     answer = here("report", str(run), cwd=tmp_path)
@@ -154,19 +154,19 @@ def test_a_folder_without_its_head_is_no_run(tmp_path):
 
 
 def test_a_user_without_a_home_has_no_configuration(tmp_path, monkeypatch, capsys):
-    def homeless() -> None:
+    def raise_no_home() -> None:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XDG_CONFIG_HOME")
-    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(Path, "home", raise_no_home)
     assert cli.main(["report"]) == 2
     assert "there is no run in runs yet" in capsys.readouterr().err
 
 
-def test_a_configuration_that_names_an_unknown_home(tmp_path, monkeypatch, capsys):
+def test_a_configuration_with_an_unknown_home_is_rejected(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "rigdyno").mkdir()
     (tmp_path / "rigdyno" / "config.toml").write_text('runs = "~no-such-user/runs"\n')
     assert cli.main(["report"]) == 2
-    assert "config.toml:1: nobody's home is in '~no-such-user/runs'" in capsys.readouterr().err
+    assert "config.toml:1: no home folder found for '~no-such-user/runs'" in capsys.readouterr().err

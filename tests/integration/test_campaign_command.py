@@ -1,4 +1,4 @@
-"""`rigdyno run all` as a person meets it: real processes of two small suites, killed, resumed, and shown around."""
+"""Test `rigdyno run all` from outside: real processes of two small suites, killed, resumed and reported."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from driving import cell_folders, ended, here, none_left, rigdyno, started, until
-from rigdyno.campaign import load
-from rigdyno.schema.participant import laid_out
+from rigdyno.api import load_campaign
 from rigdyno.schema.record import Completed
-from rigdyno.schema.spec import Budget, Cell, RunSpec
+from rigdyno.schema.spec import Budget, Cell, RunSpec, assign_participants
 from rigdyno.store.campaign import stored_folders
 from scripted_campaign import a_plan, begun, conduct
 from support import a_stored_run
 
 PACKAGE = Path(__file__).parent / "other_framework"  # its steps take milliseconds, and no torch is loaded
-# Our own suites take a minute at least: these stand in their place, beside the helpers that reports need.
+# The real suites take a minute at least: these replace them, and keep the helpers that reports need.
 SITE = """
 import importlib, pkgutil
 import rigdyno.suites
@@ -34,17 +33,17 @@ SUITE = '''
 """A suite of a test."""
 from dataclasses import dataclass
 from msgspec.structs import replace
-from rigdyno.contracts import Wanted
+from rigdyno.contracts import Suite, Wanted
 from rigdyno.report import generic
 from rigdyno.schema.spec import Budget, RunSpec
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class Made(Suite):
     """A suite with little to do, for a test"""
     excerpt = EXCERPT
-    def cells(self, request):
+    def cells(self, request, machine):
         assert request.cheap
-        spec = RunSpec(workload="made_up_steps", device=request.device, budget=Budget(seconds=1.0, stop="clock"))
+        spec = RunSpec(workload="made_up_steps", device=machine.device, budget=Budget(seconds=1.0, stop="clock"))
         return [Wanted(replace(spec, threads=number)) for number in CELLS]
     def present(self, measurements):
         return generic.presentation(measurements)
@@ -64,7 +63,7 @@ def site(tmp_path):
     return {"PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path), str(PACKAGE), source)))}
 
 
-def test_it_is_planned_killed_resumed_and_shown(site, tmp_path):
+def test_a_killed_campaign_is_resumed_and_reported(site, tmp_path):
     command = ("run", "all", "--device", "dream", "--budget", "9s")
     planned = rigdyno(*command, "--dry-run", cwd=tmp_path, **site)
     assert planned.returncode == 0, planned.stderr
@@ -89,7 +88,7 @@ def test_it_is_planned_killed_resumed_and_shown(site, tmp_path):
     assert "Every suite in a line" in resumed.stdout
     assert f"rigdynoshare{folder.path}" in "".join(resumed.stdout.split())
     assert "<title" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    outcomes = [record.outcome for run in load(folder.path).runs.values() for record in run.records]
+    outcomes = [record.outcome for run in load_campaign(folder.path).runs.values() for record in run.records]
     assert all(isinstance(outcome, Completed) for outcome in outcomes)
     assert len(outcomes) == 3
 
@@ -101,7 +100,7 @@ def test_it_is_planned_killed_resumed_and_shown(site, tmp_path):
 
 
 class TestWithStoredCampaigns:
-    """Of scripted processes: what only reads and answers."""
+    """Commands that only read a campaign, which scripted processes have written."""
 
     @pytest.fixture
     def campaign(self, tmp_path):
@@ -109,7 +108,7 @@ class TestWithStoredCampaigns:
         conduct(found)
         return found
 
-    def test_report_begins_with_the_card_and_has_every_suite(self, campaign, tmp_path):
+    def test_report_starts_with_the_card_and_contains_every_suite(self, campaign, tmp_path):
         done = here("report", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("All suites\n")
@@ -122,27 +121,27 @@ class TestWithStoredCampaigns:
         assert header.startswith("run,table,row")
         assert lines
 
-    def test_show_tells_all_of_each_suite(self, campaign, tmp_path):
+    def test_show_prints_the_details_of_each_suite(self, campaign, tmp_path):
         done = here("show", campaign.folder.name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("The rig and its environment") == 2
 
-    def test_a_run_of_it_is_found_by_its_name(self, campaign, tmp_path):
+    def test_a_run_of_a_campaign_is_found_by_its_name(self, campaign, tmp_path):
         done = here("report", campaign.runs["device"].folder.name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("device: ")
 
-    def test_clean_keeps_it_as_a_whole_or_deletes_it_as_a_whole(self, campaign, tmp_path):
+    def test_clean_keeps_or_deletes_a_campaign_as_a_whole(self, campaign, tmp_path):
         begun(tmp_path / "runs", a_plan("device"))
         with begun(tmp_path / "runs", a_plan("device")).folder.locked():
             done = here("clean", "--yes", cwd=tmp_path)
         assert done.stdout.endswith("deleted 1 run\n")
         assert len(stored_folders(tmp_path / "runs")) == 2
-        assert list(load(campaign.folder.path).runs) == ["device", "scaling"]
+        assert list(load_campaign(campaign.folder.path).runs) == ["device", "scaling"]
         here("clean", "--all", "--yes", cwd=tmp_path)
         assert stored_folders(tmp_path / "runs") == []
 
-    def test_clean_keeps_off_while_one_of_its_runs_is_under_way(self, campaign, tmp_path):
+    def test_clean_keeps_a_campaign_with_an_active_run(self, campaign, tmp_path):
         with campaign.runs["device"].folder.locked():
             assert here("clean", "--all", "--yes", cwd=tmp_path).stdout == "nothing to delete\n"
 
@@ -155,14 +154,14 @@ class TestWithStoredCampaigns:
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("tensor_add") >= 2
 
-    def test_what_has_nothing_in_common_is_not_compared(self, campaign, tmp_path):
+    def test_a_campaign_and_a_run_without_a_common_suite_are_not_compared(self, campaign, tmp_path):
         done = here("compare", campaign.folder.name, str(a_stored_run(tmp_path / "runs")), cwd=tmp_path)
         assert done.returncode == 2
         assert "have no suite in common" in done.stderr
 
-    def test_resumed_a_suite_that_can_no_longer_run_does_not_take_the_others_along(self, tmp_path):
+    def test_resume_continues_after_a_suite_that_can_no_longer_run(self, tmp_path):
         gone = RunSpec(workload="no_longer_there", budget=Budget(seconds=1.0))
-        cells = (Cell(name="01-gone", spec=gone, seconds=2.0, participants=laid_out(1, 1, "cpu")),)
+        cells = (Cell(name="01-gone", spec=gone, seconds=2.0, participants=assign_participants(1, 1, "cpu")),)
         campaign = begun(tmp_path / "runs", a_plan("device"), a_plan("scaling", cells=1))
         conduct(campaign)
         run = campaign.runs["scaling"]
@@ -173,14 +172,14 @@ class TestWithStoredCampaigns:
         assert "device " in done.stdout
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
-    def test_share_writes_a_picture(self, campaign, tmp_path, theme):
+    def test_share_writes_a_png(self, campaign, tmp_path, theme):
         pytest.importorskip("vl_convert")
         done = here("share", "--out", "card.png", "--theme", theme, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, "Wrote card.png.\n")
         picture = (tmp_path / "card.png").read_bytes()
         assert (int.from_bytes(picture[16:20], "big"), int.from_bytes(picture[20:24], "big")) == (1200, 630)
 
-    def test_without_the_extra_one_line_names_the_command_and_svg_needs_none(self, campaign, tmp_path, monkeypatch):
+    def test_png_needs_the_extra_and_svg_does_not(self, campaign, tmp_path, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         done = here("share", "--out", "card.png", cwd=tmp_path)
         assert done.returncode == 2
@@ -201,14 +200,14 @@ class TestWithStoredCampaigns:
             (("forecast", "CAMPAIGN"), "name one of the runs in it"),
         ],
     )
-    def test_what_is_wrong_is_one_line(self, campaign, tmp_path, arguments, words):
+    def test_wrong_use_prints_one_line_and_exits_with_2(self, campaign, tmp_path, arguments, words):
         given = [str(campaign.folder.path) if word == "CAMPAIGN" else word for word in arguments]
         done = here(*given, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
         assert words in done.stderr
 
-    def test_a_hostile_label_is_text_everywhere(self, tmp_path):
+    def test_a_hostile_label_stays_text_everywhere(self, tmp_path):
         label = "<img src=x onerror=alert(1)> [bold]x[/bold] | \\"
         plan = a_plan("device", label=label)
         conduct(begun(tmp_path / "runs", plan, label=label))
@@ -219,9 +218,9 @@ class TestWithStoredCampaigns:
         assert "<img" not in (tmp_path / "card.svg").read_text(encoding="utf-8")
 
 
-def test_all_suites_are_no_argument_of_python():
+def test_python_run_rejects_all():
     from rigdyno import run
-    from rigdyno.errors import UsageError
+    from rigdyno.base.errors import UsageError
 
     with pytest.raises(UsageError, match="`rigdyno run all`"):
         run("all")

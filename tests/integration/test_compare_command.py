@@ -1,4 +1,4 @@
-"""`rigdyno compare` from outside: every exit code, exports, terminals; on two real runs, and on stored ones."""
+"""Test `rigdyno compare` from outside, on two real runs and on stored ones: exit codes, exports and terminals."""
 
 import json
 
@@ -9,7 +9,7 @@ import pytest
 from driving import here, in_terminal, rigdyno
 from rigdyno import cli
 from rigdyno.schema.record import Facts
-from rigdyno.schema.spec import Cell, DuelPlan, Plan
+from rigdyno.schema.spec import Cell, DuelPlan, RunPlan
 from rigdyno.schema.view import View
 from rigdyno.store.folder import RunFolder
 from stored_runs import ADDING, add_cell, stored_run
@@ -33,7 +33,7 @@ def old(runs):
     return stored_run(runs, "old", [30.0, 30.1, 29.9]).name
 
 
-def test_two_real_runs_of_the_same_step(tmp_path):
+def test_two_real_runs_of_the_same_step_are_compared(tmp_path):
     (tmp_path / "train.py").write_text(STEP)
     for seed in ("0", "1"):
         command = ("run", "train.py:step", "--steps", "50", "--seed", seed, "--quiet", "--out", "runs")
@@ -49,7 +49,7 @@ def test_two_real_runs_of_the_same_step(tmp_path):
         assert (found["answer"], found["reasons"][0]["code"]) == ("undecided", "one_process")
 
 
-def test_a_regression_is_exit_code_4_only_if_it_is_asked_for(tmp_path, runs, old):
+def test_a_regression_exits_with_4_only_with_fail_on(tmp_path, runs, old):
     slower = stored_run(runs, "new", [31.5, 31.6, 31.4]).name
     assert here("compare", old, slower, cwd=tmp_path).returncode == 0
     answer = here("compare", old, slower, "--fail-on", "slower=3%", cwd=tmp_path)
@@ -59,7 +59,7 @@ def test_a_regression_is_exit_code_4_only_if_it_is_asked_for(tmp_path, runs, old
     assert here("compare", slower, old, "--fail-on", "slower=3%", cwd=tmp_path).returncode == 0
 
 
-def test_undecided_is_no_regression_and_says_so(tmp_path, runs, old):
+def test_undecided_is_reported_and_no_regression(tmp_path, runs, old):
     single = stored_run(runs, "new", [60.0]).name
     answer = here("compare", old, single, "--fail-on", "slower=3%", cwd=tmp_path)
     assert answer.returncode == 0
@@ -68,7 +68,7 @@ def test_undecided_is_no_regression_and_says_so(tmp_path, runs, old):
     assert "--repeat 3 or more" in words
 
 
-def test_nothing_comparable_is_exit_code_3(tmp_path, runs, old):
+def test_runs_without_comparable_figures_exit_with_3(tmp_path, runs, old):
     images = stored_run(runs, "new", [30.0, 30.1], facts=Facts(unit="image")).name
     answer = here("compare", old, images, "--fail-on", "slower=3%", cwd=tmp_path)
     assert answer.returncode == 3
@@ -76,11 +76,11 @@ def test_nothing_comparable_is_exit_code_3(tmp_path, runs, old):
     assert "iterations and images have no ratio" in answer.stdout
 
 
-def test_what_the_machine_does_by_itself_is_no_regression(tmp_path, runs, old, monkeypatch, capsys):
-    """Pairs of the same thing that differ by 3 % either way: a difference of 5 % proves nothing there."""
+def test_a_difference_within_the_noise_is_no_regression(tmp_path, runs, old, monkeypatch, capsys):
+    """Pairs of the same step differ by 3 % in both directions, so a difference of 5 % proves nothing."""
     monkeypatch.chdir(tmp_path)
     itself = DuelPlan(what="x", names=("x", "x"), margin=0.01, least_pairs=4, budget_seconds=9, self_duel=True)
-    path = stored_run(runs, "new", [31.5, 31.6, 31.4], plan=Plan(name="new", duel=itself))
+    path = stored_run(runs, "new", [31.5, 31.6, 31.4], plan=RunPlan(name="new", duel=itself))
     for pair, other_ms in enumerate((30.9, 29.1, 30.9, 29.1), start=1):
         for arm, mean_ms in (("a", 30.0), ("b", other_ms)):
             cell = Cell(name=f"pair{pair}{arm}", spec=ADDING, pair=pair, arm=arm)
@@ -92,13 +92,13 @@ def test_what_the_machine_does_by_itself_is_no_regression(tmp_path, runs, old, m
     assert "so that is the margin" in found["reasons"][-1]["sentence"]
 
 
-def test_a_duel_gives_no_rates(tmp_path, runs, old):
+def test_a_duel_has_no_rates_to_compare(tmp_path, runs, old):
     duel = DuelPlan(what="tensor_add", names=("a", "b"), margin=0.01, least_pairs=4, budget_seconds=60)
-    path = stored_run(runs, "duel", [30.0], plan=Plan(name="duel", duel=duel), pair=1, arm="a")
+    path = stored_run(runs, "duel", [30.0], plan=RunPlan(name="duel", duel=duel), pair=1, arm="a")
     for pair in ((old, path.name), (path.name, old)):
         answer = here("compare", *pair, cwd=tmp_path)
         assert answer.returncode == 3, answer.stderr
-        assert "is a duel, which gives ratios and never rates" in " ".join(answer.stdout.split())
+        assert "is a duel, which gives ratios and no rates" in " ".join(answer.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_duel_gives_no_rates(tmp_path, runs, old):
         (("--format", "xml"), "markdown"),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_code_2(arguments, words, tmp_path, runs, old, monkeypatch, capsys):
+def test_wrong_use_prints_one_line_and_exits_with_2(arguments, words, tmp_path, runs, old, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     new = stored_run(runs, "new", [30.0]).name
     assert cli.main(["compare", old, new, *arguments]) == 2
@@ -133,7 +133,7 @@ def test_a_second_run_is_needed(other, words, tmp_path, old, monkeypatch, capsys
     assert words in capsys.readouterr().err
 
 
-def test_exports_are_written_whole(tmp_path, runs, old):
+def test_exports_are_written_completely(tmp_path, runs, old):
     new = stored_run(runs, "new", [31.5, 31.6, 31.4]).name
     exports = ("--export", "github-action-benchmark=gh.json", "--export", "bencher=bmf.json")
     answer = here("compare", old, new, "--fail-on", "slower=3%", *exports, cwd=tmp_path)
@@ -143,7 +143,7 @@ def test_exports_are_written_whole(tmp_path, runs, old):
     assert not list(tmp_path.glob(".*.tmp"))
 
 
-def test_in_a_terminal_and_without_colour(tmp_path, runs, old):
+def test_a_terminal_shows_colour_unless_disabled(tmp_path, runs, old):
     new = stored_run(runs, "new", [31.5, 31.6, 31.4]).name
     screen = in_terminal("compare", old, new, cwd=tmp_path, columns=80)
     plain = in_terminal("compare", old, new, cwd=tmp_path, columns=80, NO_COLOR="1")

@@ -1,4 +1,4 @@
-"""Faults injected into real runs: the verdict names them. Others' load may add reasons, so no run must be VALID."""
+"""Test that the verdict names faults injected into real runs. Other load may add reasons: no run must be VALID."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ calls = 0
 def step():
     global calls
     calls += 1
-    # Goes on, slowly, until the test has done what it wants to do.
+    # Keep running, slowly, until the test releases it.
     time.sleep(0.6 if calls > 400 and Path("hold").exists() else 0.002)
 """
 
@@ -31,43 +31,43 @@ def folder(tmp_path):
     return tmp_path
 
 
-def readings(cell, channel):
+def read_channel(cell, channel):
     _, rows = read_rows(cell / "node0" / "telemetry.rows")
     return list(rows[channel])
 
 
-def measured(cell):
+def count_measured_steps(cell):
     _, rows = read_rows(cell / "rank0" / "steps.rows")
     return int((rows["flags"] & WARM_UP == 0).sum())
 
 
-def reasons(folder):
+def find_reasons(folder):
     [measurement] = package.load(only_run(folder).path).measurements
     return {reason.code: reason.sentence for reason in measurement.validity.reasons}
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process is read from /proc")
-def test_a_worker_that_is_stopped_and_continued(folder):
+def test_a_worker_that_was_stopped_is_reported(folder):
     (folder / "hold").touch()
     process = started("run", "train.py:step", "--budget", "30s", "--steps", "600", cwd=folder)
     until(lambda: steps_began(folder / "runs"), "the worker was stepping")
     (cell,) = cell_folders(folder / "runs")
-    until(lambda: measured(cell) >= 5, "its warm-up was over")
+    until(lambda: count_measured_steps(cell) >= 5, "its warm-up was over")
     worker = pid_of(cell, "rank0")
     os.kill(worker, signal.SIGSTOP)
     try:
-        until(lambda: readings(cell, "worker_stopped_share").count(1.0) >= 5, "the sampler had seen it")
+        until(lambda: read_channel(cell, "worker_stopped_share").count(1.0) >= 5, "the sampler had seen it")
     finally:
         os.kill(worker, signal.SIGCONT)
         (folder / "hold").unlink()
     code, _, err = ended(process)
     assert code == 0, err
-    assert "the worker was stopped for about" in reasons(folder)["stopped"]
+    assert "the worker was stopped for about" in find_reasons(folder)["stopped"]
     assert " stopped" in rigdyno("show", cwd=folder).stdout
 
 
-def test_a_clock_that_jumps(folder):
-    """Of the worker alone, by a module that Python loads at its start: every 200 steps by an hour."""
+def test_a_clock_that_jumps_is_reported(folder):
+    """A module that Python loads at its start moves the clock of the worker alone: an hour every 200 steps."""
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'rigdyno.runner.worker' in sys.orig_argv:\n"
@@ -78,4 +78,4 @@ def test_a_clock_that_jumps(folder):
     (folder / "train.py").write_text(STEP + "    time.calls += 1\n")
     answer = rigdyno("run", "train.py:step", "--steps", "1000", cwd=folder, PYTHONPATH=str(folder))
     assert answer.returncode == 0, answer.stderr
-    assert "doesn't agree with the wall clock" in reasons(folder)["clock_jumped"]
+    assert "doesn't agree with the wall clock" in find_reasons(folder)["clock_jumped"]

@@ -1,4 +1,4 @@
-"""The doctor on this rig, with real children."""
+"""Test `rigdyno doctor` on this machine, with real child processes."""
 
 import io
 import json
@@ -9,14 +9,15 @@ from rich.console import Console
 
 from numbers_in_views import reads_as_a_number
 from rigdyno.commands.doctor import command
-from rigdyno.report.doctor import draw
-from rigdyno.rig import diagnose, traps
-from rigdyno.schema.diagnosis import Diagnosis
+from rigdyno.features.doctor import diagnose
+from rigdyno.features.doctor.diagnose import Diagnosis
+from rigdyno.features.doctor.report import draw
+from rigdyno.rig import traps
 
 SECTIONS = ("The rig", "Limits of the container", "Software", "Meters and noise detectors", "Noise now", "Traps")
 
 
-def test_a_quick_look_in_a_pipe():
+def test_quick_prints_all_sections_as_plain_text():
     result = CliRunner().invoke(command, ["--quick"], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     assert [line for line in result.output.splitlines() if line in SECTIONS] == list(SECTIONS)
@@ -24,7 +25,7 @@ def test_a_quick_look_in_a_pipe():
     assert "\x1b" not in result.output
 
 
-def test_one_json_document_with_a_trap_that_kills_its_child(monkeypatch):
+def test_json_reports_a_trap_that_kills_its_process(monkeypatch):
     dies = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
     monkeypatch.setattr(
         diagnose, "TRAPS", {"deadly": lambda: traps.try_snippet("deadly", "an illegal instruction", dies)[0]}

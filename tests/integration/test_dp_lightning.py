@@ -1,4 +1,4 @@
-"""Private training in a loop that isn't ours: Lightning's trainer hands the optimizer a closure, and reads ahead."""
+"""Test private training with Lightning, whose trainer passes a closure to the optimizer and prefetches batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ lightning = pytest.importorskip("pytorch_lightning")
 SAMPLES, BATCH, EPOCHS = 200, 20, 4
 
 
-def data() -> TensorDataset:
+def make_data() -> TensorDataset:
     chance = torch.Generator().manual_seed(0)
     inputs = torch.randn(SAMPLES, 6, generator=chance)
     return TensorDataset(inputs, inputs[:, :3].argmax(dim=1))
@@ -47,12 +47,12 @@ class Classifier(lightning.LightningModule):
         return self.optimizer
 
 
-def fitted(module: Classifier, folder, validation=None, **limits):
+def fit_privately(module: Classifier, folder, validation=None, **limits):
     engine = PrivacyEngine(generator=torch.Generator().manual_seed(1))
     _, _, loader = engine.make_private(
         module=module.network,
         optimizer=module.optimizer,
-        data_loader=DataLoader(data(), batch_size=BATCH),
+        data_loader=DataLoader(make_data(), batch_size=BATCH),
         noise_multiplier=0.8,
         max_grad_norm=1.0,
     )
@@ -64,16 +64,18 @@ def fitted(module: Classifier, folder, validation=None, **limits):
 
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.filterwarnings("ignore")
-def test_the_trainer_trains_privately(by_hand, tmp_path):
-    engine, trainer = fitted(Classifier(by_hand), tmp_path, DataLoader(data(), batch_size=50), max_epochs=EPOCHS)
+def test_the_trainer_trains_privately_and_accounts_for_it(by_hand, tmp_path):
+    engine, trainer = fit_privately(
+        Classifier(by_hand), tmp_path, DataLoader(make_data(), batch_size=50), max_epochs=EPOCHS
+    )
     assert sum(run.steps for run in engine.ledger.spent) >= EPOCHS * SAMPLES // BATCH
     assert float(trainer.callback_metrics["accuracy"]) > 0.6
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_its_own_clipping_of_gradients_finds_none(tmp_path):
-    """It comes between backward and step, where the sum is hidden: what is released isn't touched by it."""
+def test_gradient_clipping_by_the_trainer_has_no_effect(tmp_path):
+    """Lightning clips between backward and step, where the sum is hidden: the released gradient stays unchanged."""
     module = Classifier(by_hand=False)
     start = module.network[0].weight.detach().clone()
-    fitted(module, tmp_path, max_steps=3, gradient_clip_val=1e-6)
+    fit_privately(module, tmp_path, max_steps=3, gradient_clip_val=1e-6)
     assert float((module.network[0].weight.detach() - start).norm()) > 1e-3

@@ -1,4 +1,4 @@
-"""Private training on two ranks over real sockets: each clips its own samples, the noise comes once."""
+"""Test private training on two ranks over real sockets: each clips its samples, and the noise is added once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ inputs = torch.randn(200, 50, generator=chance)
 data = TensorDataset(inputs, torch.arange(200) % 40)
 
 def take_a_step(sigma):
-    torch.manual_seed(rank)  # ranks start apart, and the engine brings them together
+    torch.manual_seed(rank)  # ranks start with different weights, and the engine synchronises them
     net = nn.Sequential(nn.Linear(50, 100), nn.ReLU(), nn.Linear(100, 40))
     if world == 1:
         net.load_state_dict(torch.load(f"{folder}/start.pt", weights_only=True))
@@ -58,7 +58,7 @@ QUIET, LOUD = "1e-9", "50.0"  # noise multipliers
 
 
 def run(world: int, folder: Path, *multipliers: str) -> list[dict]:
-    """Return what each rank answers, by noise multiplier."""
+    """Return the results of each rank, by noise multiplier."""
     command = [sys.executable, "-c", PROGRAM]
     ranks = [subprocess.Popen([*command, str(rank), str(world), str(folder), *multipliers]) for rank in range(world)]
     try:
@@ -80,7 +80,7 @@ def together(folder) -> list[dict]:
     return run(2, folder, LOUD, QUIET)
 
 
-def test_two_ranks_take_the_step_that_one_would(together, folder):
+def test_two_ranks_take_the_same_step_as_one(together, folder):
     """Together the ranks draw the batch that one rank draws from the same seed, so the sums agree."""
     first, second = (answers[QUIET] for answers in together)
     (alone,) = run(1, folder, QUIET)

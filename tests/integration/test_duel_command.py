@@ -1,4 +1,4 @@
-"""Duels with real processes: interrupted and resumed, killed, stuck, of two functions and of two environments."""
+"""Test duels with real processes: interrupted and resumed, killed, stuck, of functions and of environments."""
 
 import json
 import math
@@ -31,10 +31,10 @@ from driving import (
     until,
 )
 from rigdyno import cli
-from rigdyno.clock import SystemClock
-from rigdyno.plan import duel as plan_duel
+from rigdyno.base.clock import SystemClock
+from rigdyno.features.duel import plan as plan_duel
 from rigdyno.runner import orchestrate
-from rigdyno.runner.referee import LEAST_ROUNDS
+from rigdyno.runner.pairs.referee import LEAST_ROUNDS
 from rigdyno.schema.record import Completed, Failed
 from rigdyno.schema.samples import WARM_UP, read_rows
 from rigdyno.store.folder import RunFolder
@@ -46,11 +46,11 @@ import os, sys, time
 with open("prefixes.txt", "a") as file:
     file.write(sys.prefix + "\\n")
 with open("prefixes.txt") as file:
-    number = len(file.readlines())  # of this process, from 1
+    number = len(file.readlines())  # of this process, counted from 1
 
 def spin(rounds):
     while number > 2 and os.path.exists("hold"):
-        time.sleep(0.05)  # the second pair waits until the test has done what it wants to do
+        time.sleep(0.05)  # the second pair waits until the test releases it
     for _ in range(rounds):
         pass
     return 2
@@ -77,7 +77,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def one_pair(monkeypatch):
-    """A budget for a single pair, which decides nothing and takes a quarter of the time."""
+    """Return options for a single pair, which decides nothing but takes a quarter of the time."""
     monkeypatch.setattr(plan_duel, "FEWEST_PAIRS", 1)
     return ("--budget", "6s")
 
@@ -92,8 +92,8 @@ def arm_exists(where, number, arm, name):
 
 
 @dataclass
-class Fought:
-    """One duel, interrupted in its second pair and then taken to its end."""
+class ResumedDuel:
+    """A duel that was interrupted in its second pair and then resumed."""
 
     folder: Path
     interrupted: tuple[int, str, str]
@@ -111,7 +111,7 @@ class Fought:
 
 
 @pytest.fixture(scope="module")
-def fought(tmp_path_factory):
+def resumed_duel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("duel")
     (folder / "train.py").write_text(STEPS)
     (folder / "hold").touch()
@@ -125,11 +125,11 @@ def fought(tmp_path_factory):
     pids = [int(path.read_text()) for path in (folder / "runs").rglob("pid")]
     kept = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("pair001-*/*")}
     resumed = rigdyno("run", "--resume", f"runs/{only_run(folder).name}", cwd=folder)
-    return Fought(folder, interrupted, kept, [pid for pid in pids if is_alive(pid)], resumed)
+    return ResumedDuel(folder, interrupted, kept, [pid for pid in pids if is_alive(pid)], resumed)
 
 
-def log_ratio_by_hand(folder, number):
-    """The median over two rounds at a time; what it comes to is the machine's business."""
+def compute_log_ratio(folder, number):
+    """Compute the median of the log ratios, averaged over two rounds at a time. Its value depends on the machine."""
     a, b = (read_rows(pair_folder(folder, number, arm) / "rank0" / "steps.rows")[1] for arm in "ab")
     seconds = [(rows["end_ns"] - rows["start_ns"])[rows["flags"] == 0] for rows in (a, b)]
     rounds = np.log(seconds[0] / seconds[1])
@@ -137,35 +137,37 @@ def log_ratio_by_hand(folder, number):
 
 
 class TestInterruptedAndResumed:
-    def test_ctrl_c_says_how_to_go_on_and_leaves_nobody(self, fought):
-        code, out, err = fought.interrupted
+    def test_ctrl_c_names_the_resume_command_and_leaves_no_process(self, resumed_duel):
+        code, out, err = resumed_duel.interrupted
         assert code == 130
         assert out.splitlines()[-2:] == ["  A: train.py:old", "  B: train.py:new"]
-        command = f"rigdyno run --resume runs/{fought.run.name}"
+        command = f"rigdyno run --resume runs/{resumed_duel.run.name}"
         assert err.splitlines()[-1] == f"rigdyno: interrupted; 2 of 8 cells are kept. Go on with: {command}"
-        assert fought.left == []
+        assert resumed_duel.left == []
 
-    def test_resuming_keeps_what_there_was_and_fights_the_rest(self, fought):
-        assert fought.resumed.returncode == 0, fought.resumed.stderr
-        assert fought.pairs in ([1, 2], [1, 2, 3], [1, 2, 3, 4])
-        lines = [line.split(" done in ")[0] for line in fought.resumed.stderr.splitlines()]
-        assert lines == [f"[pair {number}]" for number in fought.pairs[1:]]
-        assert {path: path.stat().st_mtime_ns for path in fought.kept} == fought.kept
-        arms = [(record.pair, record.arm, type(record.outcome)) for record in records(fought.run)]
-        assert arms == [(number, arm, Completed) for number in fought.pairs for arm in "ab"]
+    def test_resume_keeps_finished_pairs_and_runs_the_rest(self, resumed_duel):
+        assert resumed_duel.resumed.returncode == 0, resumed_duel.resumed.stderr
+        assert resumed_duel.pairs in ([1, 2], [1, 2, 3], [1, 2, 3, 4])
+        lines = [line.split(" done in ")[0] for line in resumed_duel.resumed.stderr.splitlines()]
+        assert lines == [f"[pair {number}]" for number in resumed_duel.pairs[1:]]
+        assert {path: path.stat().st_mtime_ns for path in resumed_duel.kept} == resumed_duel.kept
+        arms = [(record.pair, record.arm, type(record.outcome)) for record in records(resumed_duel.run)]
+        assert arms == [(number, arm, Completed) for number in resumed_duel.pairs for arm in "ab"]
 
-    def test_the_answer(self, fought):
-        shown = " ".join(fought.resumed.stdout.split())
+    def test_the_ratio_matches_the_stored_steps(self, resumed_duel):
+        shown = " ".join(resumed_duel.resumed.stdout.split())
         assert "Duel: train.py:old against train.py:new" in shown
-        compared = package.load(fought.run.path).duel.comparison
+        compared = package.load(resumed_duel.run.path).duel.comparison
         assert compared.sentence in shown
-        logs = [log_ratio_by_hand(fought.folder, number) for number in fought.pairs]
+        logs = [compute_log_ratio(resumed_duel.folder, number) for number in resumed_duel.pairs]
         assert compared.ratio.value == pytest.approx(math.exp(np.mean(logs)))
 
-    def test_both_arms_took_the_same_turns(self, fought):
+    def test_both_arms_took_the_same_turns_and_never_at_once(self, resumed_duel):
         a_began: list[bool] = []
-        for number in fought.pairs:
-            a, b = (read_rows(pair_folder(fought.folder, number, arm) / "rank0" / "steps.rows")[1] for arm in "ab")
+        for number in resumed_duel.pairs:
+            a, b = (
+                read_rows(pair_folder(resumed_duel.folder, number, arm) / "rank0" / "steps.rows")[1] for arm in "ab"
+            )
             assert len(a) == len(b) > LEAST_ROUNDS
             assert a["steps"].tolist() == b["steps"].tolist()
             assert a["flags"].tolist() == b["flags"].tolist()
@@ -176,29 +178,29 @@ class TestInterruptedAndResumed:
             a_began += (a["start_ns"] < b["start_ns"]).tolist()
         assert {True, False} == set(a_began)
 
-    def test_report_and_show(self, fought):
-        report = rigdyno("report", cwd=fought.folder)
+    def test_report_and_show_print_the_duel(self, resumed_duel):
+        report = rigdyno("report", cwd=resumed_duel.folder)
         assert report.returncode == 0, report.stderr
-        assert report.stdout == fought.resumed.stdout.partition("B: train.py:new\n")[2]
-        shown = rigdyno("show", cwd=fought.folder)
+        assert report.stdout == resumed_duel.resumed.stdout.partition("B: train.py:new\n")[2]
+        shown = rigdyno("show", cwd=resumed_duel.folder)
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout.startswith(report.stdout.rstrip())
         assert "pair002-b: done in" in shown.stdout
 
-    def test_every_format(self, fought):
+    def test_every_format_renders_the_duel(self, resumed_duel):
         for form in ("markdown", "csv", "json"):
-            answer = rigdyno("report", "--format", form, cwd=fought.folder)
+            answer = rigdyno("report", "--format", form, cwd=resumed_duel.folder)
             assert answer.returncode == 0, answer.stderr
         jsonschema.validate(json.loads(answer.stdout), json.loads(SCHEMA.read_text(encoding="utf-8")))
 
-    def test_an_arm_is_no_measurement_of_its_own(self, fought):
-        run = package.load(fought.run.path)
+    def test_an_arm_alone_is_no_measurement(self, resumed_duel):
+        run = package.load(resumed_duel.run.path)
         assert run.measurements == []
-        assert len(run.records) == 2 * len(fought.pairs)
+        assert len(run.records) == 2 * len(resumed_duel.pairs)
 
 
-class TestLost:
-    def test_a_worker_killed_in_the_middle_ends_it_and_costs_only_its_pair(self, folder):
+class TestLostPairs:
+    def test_a_killed_worker_ends_the_duel_and_loses_only_its_pair(self, folder):
         (folder / "hold").touch()
         process = started("duel", "train.py:old", "train.py:new", *SHORT, cwd=folder)
         until(lambda: arm_exists(folder, 2, "b", "rank0/steps.rows"), "the second pair was stepping")
@@ -217,7 +219,7 @@ class TestLost:
             none_left(cell)
 
     def test_a_step_that_never_ends_is_stopped(self, folder, monkeypatch, capsys, one_pair):
-        """The clock stands still while the processes start, which takes long on a busy machine."""
+        """The clock is stopped while the processes start, which takes long on a busy machine."""
         monkeypatch.chdir(folder)
         began_ns = SystemClock.now_ns()
         monkeypatch.setattr(SystemClock, "now_ns", staticmethod(lambda: began_ns))
@@ -236,7 +238,7 @@ class TestLost:
 
 @pytest.fixture
 def other_python(tmp_path):
-    """Another environment that finds this Rigdyno, and all else that this one has."""
+    """Return the Python of another environment that has this Rigdyno and all packages of this environment."""
     where = tmp_path / "other"
     subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", where], check=True)
     (libraries,) = where.glob("lib/python*/site-packages")
@@ -246,7 +248,7 @@ def other_python(tmp_path):
 
 
 class TestEnvironments:
-    def test_two_python_environments(self, folder, other_python, monkeypatch, capsys, one_pair):
+    def test_two_python_environments_are_compared(self, folder, other_python, monkeypatch, capsys, one_pair):
         monkeypatch.chdir(folder)
         arguments = ("--b", f"python={other_python}", "--json", *one_pair)
         assert cli.main(["duel", "train.py:old", *arguments]) == 0
@@ -258,7 +260,7 @@ class TestEnvironments:
         prefixes = (folder / "prefixes.txt").read_text().split()
         assert sorted(prefixes) == sorted([sys.prefix, str(Path(other_python).parents[1])])
 
-    def test_another_rigdyno_there_is_one_line(self, folder, monkeypatch, capsys):
+    def test_an_environment_with_another_rigdyno_is_rejected(self, folder, monkeypatch, capsys):
         script = folder / "python"
         script.write_text(f"#!/bin/sh\necho {'0' * 32}\n")
         script.chmod(0o755)
@@ -294,7 +296,7 @@ class TestBeforeAnythingRuns:
             (("tensor_add", "--b", "device=cuda:7"), "try --device cpu"),
         ],
     )
-    def test_one_line_and_exit_code_2(self, folder, monkeypatch, capsys, arguments, words):
+    def test_wrong_use_prints_one_line_and_exits_with_2(self, folder, monkeypatch, capsys, arguments, words):
         monkeypatch.chdir(folder)
         assert cli.main(["duel", *arguments]) == 2
         said_in_one_line(capsys.readouterr(), words, folder)

@@ -1,4 +1,4 @@
-"""`rigdyno fit` with real processes: one that the kernel, or the fence, ends; one that never fits; one that goes on."""
+"""Test `rigdyno fit` with real processes: one exceeds its memory limit, one never fits, one is resumed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from driving import here, only_run, records, said_in_one_line
-from rigdyno.plan import fit as plan_fit
+from rigdyno.features.fit import plan as plan_fit
 from rigdyno.schema.record import Completed, Failed, Skipped
 
 MB = 10**6
@@ -15,7 +15,7 @@ HUNGRY = """
 kept = []
 
 def step(size: int = 1, mode: str = "smallest") -> int:
-    # Far too much from 60 on, as if another algorithm were used there.
+    # Far too much above 60, as if another algorithm were used there.
     wanted = size * 4_000_000 if size <= 60 else 3_000_000_000
     if not kept:
         kept.append(bytearray(wanted))
@@ -25,18 +25,18 @@ def step(size: int = 1, mode: str = "smallest") -> int:
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory):
+def fit_result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
     (folder / "hungry.py").write_text(HUNGRY)
     what = ("hungry.py:step", "--option", "size", "--set", "mode=largest")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_fit, "SECONDS", 0.5)  # these tests look at the search, not at the rates
+        patch.setattr(plan_fit, "SECONDS", 0.5)  # these tests are about the search, not the rates
         answer = here("fit", *what, "--memory", "1.2GB", "--sizes", "2", cwd=folder)
     return folder, answer
 
 
-def test_what_is_ended_for_want_of_memory_does_not_fit_and_the_search_goes_on(fitted):
-    folder, answer = fitted
+def test_an_attempt_out_of_memory_does_not_end_the_search(fit_result):
+    folder, answer = fit_result
     assert answer.returncode == 0, answer.stderr
     kept = records(only_run(folder))
     tries = [record for record in kept if record.attempt_of is not None]
@@ -48,18 +48,18 @@ def test_what_is_ended_for_want_of_memory_does_not_fit_and_the_search_goes_on(fi
     assert 45 <= largest.spec.options["size"] <= 60
     assert isinstance(largest.outcome, Completed)
     assert half.spec.options["size"] == largest.spec.options["size"] // 2
-    assert half.spec.options["mode"] == "largest"  # a text, which is no search
+    assert half.spec.options["mode"] == "largest"  # a text option is not searched
 
 
-def test_the_answer_is_printed(fitted):
-    _, answer = fitted
+def test_the_largest_size_is_printed(fit_result):
+    _, answer = fit_result
     assert "What fits into 1.20 GB" in answer.stdout
     assert "fits into 1.20 GB, found in" in " ".join(answer.stdout.split())
 
 
-def test_a_run_that_lost_its_end_goes_on_where_it_was(fitted, tmp_path):
-    """Without the last try and what came after it: those alone are made again."""
-    folder, _ = fitted
+def test_resume_repeats_only_the_missing_attempts(fit_result, tmp_path):
+    """The last attempt and what followed it are deleted: only those are repeated."""
+    folder, _ = fit_result
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     run = only_run(tmp_path)
     before = {record.cell: record.started_at for record in records(run)}
@@ -74,7 +74,7 @@ def test_a_run_that_lost_its_end_goes_on_where_it_was(fitted, tmp_path):
     assert {name for name in after if "-try" not in name} == {name for name in before if "-try" not in name}
 
 
-def test_less_memory_than_the_process_itself_takes_is_a_clear_answer(tmp_path):
+def test_a_limit_below_the_size_of_the_process_is_skipped_with_a_reason(tmp_path):
     (tmp_path / "hungry.py").write_text(HUNGRY)
     answer = here("fit", "hungry.py:step", "--option", "size", "--memory", "60MB", "--sizes", "1", cwd=tmp_path)
     assert answer.returncode == 3
@@ -84,7 +84,7 @@ def test_less_memory_than_the_process_itself_takes_is_a_clear_answer(tmp_path):
     assert last.outcome.reason.endswith("doesn't fit into 60.0 MB")
 
 
-def test_nonsense_is_one_line(tmp_path):
+def test_an_invalid_size_prints_one_line(tmp_path):
     answer = here("fit", "mnist_cnn", "--memory", "many", cwd=tmp_path)
     assert answer.returncode == 2
     said_in_one_line((answer.stdout, answer.stderr), "'many' is not a size", tmp_path)

@@ -1,4 +1,4 @@
-"""`rigdyno forecast` from outside, on a published table and on stored runs."""
+"""Test `rigdyno forecast` from outside, on a published table and on stored runs."""
 
 import json
 
@@ -35,16 +35,16 @@ def forecast(tmp_path):
     return run
 
 
-def rows_of(answer, table=0):
+def read_rows(answer, table=0):
     view = json.loads(answer.stdout)
     jsonschema.validate(view, msgspec.json.schema(View))
     return view, {int(row["entries"]["devices"]["value"]): row for row in view["tables"][table]["rows"]}
 
 
-def test_predicts_what_was_published(forecast):
+def test_the_forecast_covers_the_published_rates(forecast):
     answer = forecast("--devices", "64,128", "--json")
     assert answer.returncode == 0, answer.stderr
-    _, rows = rows_of(answer)
+    _, rows = read_rows(answer)
     for devices, truth in ((64, 2209), (128, 4231)):
         rate = rows[devices]["entries"]["rate"]
         assert rate["value"] == pytest.approx(truth, rel=0.08)
@@ -52,8 +52,8 @@ def test_predicts_what_was_published(forecast):
         assert rate["confidence"] == 0.9
 
 
-def test_measured_and_predicted_rows_are_told_apart_everywhere(forecast):
-    _, rows = rows_of(forecast("--json"))
+def test_measured_and_predicted_rows_are_marked_everywhere(forecast):
+    _, rows = read_rows(forecast("--json"))
     assert [row["origin"] for row in rows.values()] == ["measured"] * 6 + ["forecast"] * 2
     assert list(rows)[-2:] == [64, 128]
     text = forecast().stdout
@@ -63,11 +63,11 @@ def test_measured_and_predicted_rows_are_told_apart_everywhere(forecast):
     assert forecast("--format", "csv").stdout.count(",forecast,") >= 2
 
 
-def test_the_time_and_the_energy_of_a_job(forecast):
+def test_time_and_energy_of_a_job_are_shown(forecast):
     job = ("--images", "1.28e6", "--epochs", "90", "--watts", "300")
     answer = forecast("--devices", "64", *job, "--json")
-    hours = 1.28e6 * 90 / rows_of(answer)[1][64]["entries"]["rate"]["value"] / 3600
-    entries = rows_of(answer, table=1)[1][64]["entries"]
+    hours = 1.28e6 * 90 / read_rows(answer)[1][64]["entries"]["rate"]["value"] / 3600
+    entries = read_rows(answer, table=1)[1][64]["entries"]
     assert (entries["time"]["value"], entries["time"]["unit"]) == (pytest.approx(3600 * hours), "s")
     assert (entries["energy"]["value"], entries["energy"]["unit"]) == (pytest.approx(0.3 * 64 * hours), "kWh")
     for entry in (entries["time"], entries["energy"]):
@@ -77,7 +77,7 @@ def test_the_time_and_the_energy_of_a_job(forecast):
     assert "kWh" in shown
 
 
-def test_a_link_that_no_point_has_crossed_is_refused_with_what_to_measure(forecast):
+def test_a_link_that_no_point_has_crossed_is_rejected_with_what_to_measure(forecast):
     answer = forecast(text=ONE_NODE)
     assert answer.returncode == 2
     assert "no point has crossed that link. Measure 16 devices on 2 nodes" in answer.stderr
@@ -86,8 +86,8 @@ def test_a_link_that_no_point_has_crossed_is_refused_with_what_to_measure(foreca
 
 
 class TestSteps:
-    def test_a_step_is_what_all_devices_do_of_their_batches(self, forecast):
-        _, rows = rows_of(forecast("--batch", "32", "--json"))
+    def test_step_time_is_the_batches_of_all_devices_over_the_rate(self, forecast):
+        _, rows = read_rows(forecast("--batch", "32", "--json"))
         for devices, row in rows.items():
             rate, step = row["entries"]["rate"], row["entries"]["step"]
             assert step["value"] == pytest.approx(devices * 32 / rate["value"])
@@ -96,8 +96,8 @@ class TestSteps:
                 ends = (devices * 32 / rate["high"], devices * 32 / rate["low"])
                 assert (step["low"], step["high"]) == pytest.approx(ends)
 
-    def test_without_a_batch_there_is_no_such_column(self, forecast):
-        view, _ = rows_of(forecast("--json"))
+    def test_without_a_batch_there_is_no_step_column(self, forecast):
+        view, _ = read_rows(forecast("--json"))
         assert "step" not in [column["key"] for column in view["tables"][0]["columns"]]
 
     def test_the_table_fits_80_columns(self, forecast):
@@ -107,8 +107,8 @@ class TestSteps:
 
 
 class TestLink:
-    def test_with_the_link_given_it_is_crossed_and_said_so(self, forecast):
-        view, rows = rows_of(forecast("--batch", "32", *LINK, "--json", text=ONE_NODE))
+    def test_a_given_link_is_crossed_and_stated(self, forecast):
+        view, rows = read_rows(forecast("--batch", "32", *LINK, "--json", text=ONE_NODE))
         assert list(rows)[-2:] == [16, 32]
         assert rows[16]["entries"]["rate"]["method"] == "forecast from the points above and the given link"
         for devices, truth in ((16, 608), (32, 1120)):  # as published
@@ -117,24 +117,24 @@ class TestLink:
         assert view["closing"][-1].startswith("16, 32 devices rest on the given link (102 MB a step at 10 Gbit/s")
         assert "16 devices on 2 nodes would do better" in view["closing"][-1]
 
-    def test_a_slower_link_gives_less_and_sizes_on_one_node_the_same(self, forecast):
+    def test_a_slower_link_lowers_only_rates_across_nodes(self, forecast):
         more = ("--batch", "32", "--devices", "16,32", "--devices-per-node", "16", "--json")
         quick, slow = (
-            rows_of(forecast(*more, "--bytes-per-step", "102e6", "--link-gbit-s", speed, text=ONE_NODE))[1]
+            read_rows(forecast(*more, "--bytes-per-step", "102e6", "--link-gbit-s", speed, text=ONE_NODE))[1]
             for speed in ("10", "1")
         )
         assert slow[16]["entries"] == quick[16]["entries"]
         assert slow[32]["entries"]["rate"]["value"] < 0.8 * quick[32]["entries"]["rate"]["value"]
 
-    def test_columns_say_it_too_and_flags_win(self, forecast):
+    def test_the_link_is_read_from_columns_and_flags_override_them(self, forecast):
         head, *lines = ONE_NODE.splitlines()
         text = "\n".join([f"{head},bytes_per_step,link_gbit_s", f"{lines[0]},102e6,10", *lines[1:]])
         by_column = forecast("--batch", "32", "--json", text=text)
         assert by_column.stdout == forecast("--batch", "32", *LINK, "--json", text=ONE_NODE).stdout
-        view, _ = rows_of(forecast("--batch", "32", "--link-gbit-s", "25", "--json", text=text))
+        view, _ = read_rows(forecast("--batch", "32", "--link-gbit-s", "25", "--json", text=text))
         assert "102 MB a step at 25 Gbit/s" in view["closing"][-1]
 
-    def test_points_that_have_crossed_it_know_better(self, forecast):
+    def test_points_across_nodes_override_the_given_link(self, forecast):
         with_link = forecast("--batch", "32", *LINK, "--json")
         assert with_link.stdout == forecast("--batch", "32", "--json").stdout
 
@@ -142,18 +142,18 @@ class TestLink:
         ("flags", "text", "said"),
         [
             (("--batch", "32", "--bytes-per-step", "102e6", "--link-gbit-s", "1"), K80, "can't both be right"),
-            (LINK, K80, "the given link isn't used: to hold it against the figures, add --batch"),
-            (("--batch", "32", *LINK), K80.replace("nodes", "others"), "nobody says how many nodes there were"),
+            (LINK, K80, "the given link isn't used: to compare it with the figures, add --batch"),
+            (("--batch", "32", *LINK), K80.replace("nodes", "others"), "the number of nodes is unknown"),
         ],
     )
-    def test_what_can_not_be_right_or_used_is_said(self, forecast, flags, text, said):
-        view, _ = rows_of(forecast(*flags, "--json", text=text))
+    def test_a_contradictory_or_unused_link_is_a_warning(self, forecast, flags, text, said):
+        view, _ = read_rows(forecast(*flags, "--json", text=text))
         assert said in view["warnings"][0]
 
 
 class TestPlot:
-    def test_json_carries_the_interval_and_where_the_forecast_begins(self, forecast):
-        view, rows = rows_of(forecast("--json"))
+    def test_json_contains_measured_points_and_intervals(self, forecast):
+        view, rows = read_rows(forecast("--json"))
         measured, predicted = [series["data"] for series in view["figures"][0]["panels"][0]["series"]]
         assert [each["x"] for each in measured] == [1, 2, 4, 8, 16, 32]
         assert not any("low" in each for each in measured)
@@ -165,13 +165,13 @@ class TestPlot:
             assert drawn[devices] == (rate["low"], rate["value"], rate["high"])
 
     def test_far_sizes_are_drawn_to_the_end(self, forecast):
-        [figure] = rows_of(forecast("--devices", "100,1000", "--json"))[0]["figures"]
+        [figure] = read_rows(forecast("--devices", "100,1000", "--json"))[0]["figures"]
         assert [series["role"] for series in figure["panels"][0]["series"][1:]] == ["predicted"]
         sizes = [each["x"] for each in figure["panels"][0]["series"][1]["data"]]
         assert sizes[-1] == 1000
         assert len(sizes) < 140
 
-    def test_the_terminal_has_a_sign_for_each(self, forecast):
+    def test_the_terminal_plot_has_a_sign_for_each_role(self, forecast):
         lines = forecast(NO_COLOR="1").stdout.splitlines()
         assert "          • measured   ◦ forecast   ░ 90 % interval" in lines
         first = next(i for i, line in enumerate(lines) if line.startswith("throughput by"))
@@ -181,8 +181,8 @@ class TestPlot:
 
 
 @pytest.fixture
-def scaled(tmp_path):
-    """Makes a run of three processes of so many ranks, 8 images a step and rank."""
+def store_scaling_run(tmp_path):
+    """Return a function that stores a run: three processes with the given ranks, 8 images per step and rank."""
 
     def made(ranks, step_ms, name="scaling", head=None, outcome=None, **options):
         spec = RunSpec(
@@ -204,13 +204,13 @@ def scaled(tmp_path):
 
 class TestStoredRuns:
     @pytest.fixture
-    def three(self, scaled):
-        return [scaled(1, 100.0), scaled(2, 104.0), scaled(4, 110.0)]
+    def three_runs(self, store_scaling_run):
+        return [store_scaling_run(1, 100.0), store_scaling_run(2, 104.0), store_scaling_run(4, 110.0)]
 
-    def test_they_are_points_with_intervals_and_a_known_batch(self, tmp_path, three):
-        answer = here("forecast", *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
+    def test_runs_are_points_with_intervals_and_a_known_batch(self, tmp_path, three_runs):
+        answer = here("forecast", *three_runs, "--devices-per-node", "16", "--json", cwd=tmp_path)
         assert answer.returncode == 0, answer.stderr
-        view, rows = rows_of(answer)
+        view, rows = read_rows(answer)
         assert [row["origin"] for row in rows.values()] == ["measured"] * 3 + ["forecast"] * 2
         assert list(rows) == [1, 2, 4, 8, 16]
         assert rows[4]["entries"]["rate"]["value"] == pytest.approx(4 * 8 / 0.11, rel=0.001)
@@ -218,34 +218,34 @@ class TestStoredRuns:
         assert rows[4]["entries"]["step"]["value"] == pytest.approx(0.11, rel=0.001)
         assert rows[4]["entries"]["rate"]["unit"] == "image/s"
         assert rows[4]["entries"]["speedup"]["n"] == 1
-        assert view["rigs"] == [f"from 3 points of resnet50 in {', '.join(three)}"]
-        assert all(row["runs"] == three for row in rows.values())
+        assert view["rigs"] == [f"from 3 points of resnet50 in {', '.join(three_runs)}"]
+        assert all(row["runs"] == three_runs for row in rows.values())
         assert view["warnings"] == []
 
-    def test_paths_names_and_repetitions_are_the_same(self, tmp_path, three):
-        by_name = here("forecast", *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
-        paths = [f"runs/{name}" for name in three]
-        by_path = here("forecast", *paths, *three, "--devices-per-node", "16", "--json", cwd=tmp_path)
+    def test_paths_names_and_repetitions_give_the_same_forecast(self, tmp_path, three_runs):
+        by_name = here("forecast", *three_runs, "--devices-per-node", "16", "--json", cwd=tmp_path)
+        paths = [f"runs/{name}" for name in three_runs]
+        by_path = here("forecast", *paths, *three_runs, "--devices-per-node", "16", "--json", cwd=tmp_path)
         assert by_path.stdout == by_name.stdout
 
-    def test_measured_rows_show_their_interval_on_80_columns(self, tmp_path, three):
-        text = here("forecast", *three, "--devices-per-node", "16", NO_COLOR="1", cwd=tmp_path).stdout
+    def test_measured_rows_show_their_interval_on_80_columns(self, tmp_path, three_runs):
+        text = here("forecast", *three_runs, "--devices-per-node", "16", NO_COLOR="1", cwd=tmp_path).stdout
         assert max(map(len, text.splitlines())) <= 80
         assert "95 % interval, geometric mean of 3 processes' throughputs" in text
         assert "90 % interval, forecast from the points above" in text
         assert "\x1b" not in text
 
-    def test_other_nodes_need_a_link(self, tmp_path, three):
-        answer = here("forecast", *three, cwd=tmp_path)
+    def test_sizes_on_other_nodes_need_a_link(self, tmp_path, three_runs):
+        answer = here("forecast", *three_runs, cwd=tmp_path)
         assert answer.returncode == 2
         assert "Measure 8 devices on 2 nodes" in answer.stderr
-        answer = here("forecast", *three, *LINK, cwd=tmp_path)
+        answer = here("forecast", *three_runs, *LINK, cwd=tmp_path)
         assert answer.returncode == 0, answer.stderr
         assert "8, 16 devices rest on the given link" in answer.stdout
 
-    def test_what_failed_is_named(self, tmp_path, three, scaled):
-        skipped = scaled(8, 120.0, outcome=Skipped(reason="too few cards"))
-        view, _ = rows_of(here("forecast", *three, skipped, "--devices-per-node", "16", "--json", cwd=tmp_path))
+    def test_a_run_without_figures_is_named(self, tmp_path, three_runs, store_scaling_run):
+        skipped = store_scaling_run(8, 120.0, outcome=Skipped(reason="too few cards"))
+        view, _ = read_rows(here("forecast", *three_runs, skipped, "--devices-per-node", "16", "--json", cwd=tmp_path))
         assert view["warnings"] == ["left out: resnet50 batch_size=8 ddp x 8 (SKIPPED: too few cards)"]
 
     @pytest.mark.parametrize(
@@ -255,38 +255,40 @@ class TestStoredRuns:
             ({"head": {"system": a_system(memory_bytes=16_000_000_000)}}, "different machines"),
         ],
     )
-    def test_what_is_not_one_curve_is_refused(self, tmp_path, three, scaled, changes, said):
-        other = scaled(8, 120.0, name="other", **changes)
-        in_one_line(here("forecast", *three, other, cwd=tmp_path), said)
+    def test_runs_that_are_not_one_curve_are_rejected(self, tmp_path, three_runs, store_scaling_run, changes, said):
+        other = store_scaling_run(8, 120.0, name="other", **changes)
+        check_one_line(here("forecast", *three_runs, other, cwd=tmp_path), said)
 
-    def test_bad_input(self, tmp_path, three):
+    def test_bad_runs_print_one_line_and_exit_with_2(self, tmp_path, three_runs):
         (tmp_path / "points.csv").write_text(K80)
         for arguments, said in {
-            (three[0], "points.csv"): "points.csv is no run folder; give one CSV file, or only run folders",
-            (*three, "nowhere"): "nowhere is no run folder",
+            (three_runs[0], "points.csv"): "points.csv is no run folder; give one CSV file, or only run folders",
+            (*three_runs, "nowhere"): "nowhere is no run folder",
             ("runs",): "runs is not a run folder: it has no head.json",
-            tuple(three[:2]): "run `rigdyno run resnet50 --set batch_size=8 --threads 1 --ranks 4`, and name all runs",
-            (*three, "--batch", "16"): "--batch says 16, but resnet50 in ",
+            tuple(
+                three_runs[:2]
+            ): "run `rigdyno run resnet50 --set batch_size=8 --threads 1 --ranks 4`, and name all runs",
+            (*three_runs, "--batch", "16"): "--batch says 16, but resnet50 in ",
         }.items():
-            in_one_line(here("forecast", *arguments, cwd=tmp_path), said)
+            check_one_line(here("forecast", *arguments, cwd=tmp_path), said)
 
 
-def in_one_line(answer, said):
+def check_one_line(answer, said):
     assert answer.returncode == 2
     assert said in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
 
 
-def test_two_mechanisms_are_said_to_be_two(forecast):
+def test_points_of_two_curves_are_a_warning(forecast):
     forward = (164, 195.89, 389.07, 760.66, 1262, 2233, 4323, 8394)
     text = "devices,throughput\n" + "".join(f"{2**i},{rate}\n" for i, rate in enumerate(forward))
-    view, rows = rows_of(forecast("--json", text=text))
+    view, rows = read_rows(forecast("--json", text=text))
     assert "not one curve: between 1 and 2 devices" in view["warnings"][0]
     assert min(rows) == 2
 
 
-def test_further_than_the_intervals_are_known_to_hold_is_said(forecast):
-    view, _ = rows_of(forecast("--devices", "64,1024", "--json"))
+def test_sizes_beyond_the_validated_range_are_a_warning(forecast):
+    view, _ = read_rows(forecast("--devices", "64,1024", "--json"))
     assert view["warnings"] == [
         "1024 devices are more than 4 times the largest that was measured (32): intervals are only known to hold up to "
         "there"
@@ -299,18 +301,18 @@ def test_further_than_the_intervals_are_known_to_hold_is_said(forecast):
         ((), "devices,throughput\n1,2\n2,4\n", "k80.csv has 2 sizes; a forecast needs at least 3"),
         ((), "devices,throughput\n1,2\n2,x\n", "k80.csv:3: 'throughput' must be a number, not 'x'"),
         (("--devices", "many"), K80, "--devices takes whole numbers, not 'many'; try 16,32,64"),
-        (("--devices", "0,4"), K80, "--devices must lie between 1 and 1,000,000"),
-        (("--watts", "300"), K80, "--watts needs a job to count the energy of; add --images"),
+        (("--devices", "0,4"), K80, "--devices must be between 1 and 1,000,000"),
+        (("--watts", "300"), K80, "--watts needs a job to compute the energy of; add --images"),
         (("--images", "-1"), K80, "--images must be above zero, not -1"),
         (("--batch", "0"), K80, "0 is not in the range"),
         (LINK[:2], K80, "says nothing without how quick it is; add --link-gbit-s"),
         (LINK[2:], K80, "says nothing without what goes over it; add --bytes-per-step"),
         (("--link-gbit-s", "nan", *LINK[:2]), K80, "--link-gbit-s must be a number above zero, not nan"),
         (("--bytes-per-step", "-5", *LINK[2:]), K80, "--bytes-per-step must be a number above zero, not -5"),
-        (LINK, ONE_NODE, "to cross the given link add --batch, the items that one device does in a step"),
+        (LINK, ONE_NODE, "to use the given link add --batch, the items that one device does in a step"),
         (("--devices-per-node", "4"), K80, "--devices-per-node says 4, but one node of the points holds 8"),
         ((), K80.replace("nodes", "link_gbit_s"), "'link_gbit_s' is 1 and 4; a rig has only one"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(forecast, flags, text, said):
-    in_one_line(forecast(*flags, text=text), said)
+def test_bad_input_prints_one_line_and_exits_with_2(forecast, flags, text, said):
+    check_one_line(forecast(*flags, text=text), said)

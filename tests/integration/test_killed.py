@@ -1,4 +1,4 @@
-"""Whatever is killed in the middle of a run: no process stays, nothing finished is lost, the rest can be resumed."""
+"""Test runs that are killed: no process stays, no finished cell is lost, and the rest can be resumed."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ calls = 0
 def step(part=0):
     global calls
     calls += 1
-    # The process of that number goes on, slowly, until the test has done what it wants to do.
+    # The process of that number keeps running, slowly, until the test releases it.
     time.sleep(0.6 if calls > 400 and hold.exists() else 0.001)
 """
 
@@ -51,7 +51,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_kill_9_then_resume_gives_a_complete_record(folder):
+def test_resume_after_kill_9_completes_the_record(folder):
     (folder / "hold2").touch()
     process = started("run", "train.py:step", "--repeat", "3", "--budget", "10m", "--steps", "500", cwd=folder)
     until(lambda: steps_began(folder / "runs", cell=1), "the second process was stepping")
@@ -79,7 +79,7 @@ def test_kill_9_then_resume_gives_a_complete_record(folder):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_stops_the_workers_and_says_how_to_go_on(folder, number):
+def test_an_interrupt_stops_the_workers_and_names_the_resume_command(folder, number):
     process = started("run", "train.py:step", "--budget", "10m", cwd=folder)
     until(lambda: steps_began(folder / "runs"), "the worker was stepping")
     interrupt(process, number)
@@ -91,7 +91,7 @@ def test_an_interrupt_stops_the_workers_and_says_how_to_go_on(folder, number):
     assert err == f"rigdyno: interrupted; 0 of 1 cells are kept. Go on with: {command}\n"
 
 
-# A torch that was built for CPUs alone isn't asked for devices.
+# A torch built only for CPUs isn't asked for devices.
 FOR_CARDS = """
 from importlib import metadata
 
@@ -113,7 +113,7 @@ def test_an_interrupt_while_planning_leaves_nothing(folder):
     until(lambda: not is_alive(child.pid), "its child was gone")
 
 
-def test_a_killed_worker_and_a_killed_sampler_cost_only_themselves(folder):
+def test_a_killed_worker_or_sampler_loses_only_its_own_data(folder):
     for number in (1, 2):
         (folder / f"hold{number}").touch()
     process = started("run", "train.py:step", "--sweep", "part=1,2", "--budget", "10m", "--steps", "500", cwd=folder)
@@ -129,7 +129,7 @@ def test_a_killed_worker_and_a_killed_sampler_cost_only_themselves(folder):
     assert one.outcome == Failed(kind="signal", phase="measure", message="SIGKILL: killed from outside")
     assert one.exit_codes["rank0"] == -signal.SIGKILL
     _, rows = read_rows(first / "rank0" / "steps.rows")
-    assert len(rows) > 100  # what was written before is kept
+    assert len(rows) > 100  # rows written before are kept
     assert isinstance(two.outcome, Completed)
     assert two.exit_codes["node0"] == -signal.SIGKILL
     assert "dead_sampler: the sampler died (exit code -9)" in " ".join(out.split())
@@ -139,7 +139,7 @@ def test_a_killed_worker_and_a_killed_sampler_cost_only_themselves(folder):
 
 
 @pytest.mark.parametrize("module", ["worker", "sampler"])
-def test_a_child_whose_parent_died_while_it_was_starting_ends_at_once(module, tmp_path):
+def test_a_child_ends_if_its_parent_died_during_startup(module, tmp_path):
     somebody_else = subprocess.Popen(["true"])
     somebody_else.wait()
     child = subprocess.run(

@@ -1,4 +1,4 @@
-"""What answers at once imports no framework: seen from inside the very process."""
+"""Test from inside the process that quick commands import no framework."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ sys.exit(main(sys.argv[1:]))
         ("run", "nothing"), ("completion", "bash"), ("compare", "test.20260102-030405", "test.20260102-030405-2"),
     ],
 )  # fmt: skip
-def test_nothing_heavy_is_imported(arguments, tmp_path):
+def test_quick_commands_import_no_heavy_module(arguments, tmp_path):
     from support import a_stored_run
 
     for _ in range(2):

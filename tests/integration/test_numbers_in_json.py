@@ -1,4 +1,4 @@
-"""The JSON of every command, from real runs: what it shows as a number is one, with its unit and its metric."""
+"""Test the JSON of every command: numbers are numbers, with unit and metric."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ POINTS = "devices,throughput,nodes\n1,41.49,1\n8,303.5,1\n16,608,2\n"
 ONE_NODE = "devices,throughput,nodes\n1,41.49,1\n4,154.2,1\n8,303.5,1\n"
 
 
-def checked(answer):
-    """The view, which keeps to its schema and has nothing to complain about."""
+def check_view(answer):
+    """Return the view, after checking that it matches its schema and has no complaints."""
     assert answer.returncode == 0, answer.stderr
     view = json.loads(answer.stdout)
     jsonschema.validate(view, SCHEMA)
@@ -41,14 +41,14 @@ def checked(answer):
     ],
     ids=["workload", "device", "quick", "duel", "duel far apart", "suite with its noise"],
 )
-def test_reports_of_new_ones(tmp_path, made):
-    view = checked(here("report", str(made(tmp_path / "runs")), "--format", "json", cwd=tmp_path))
+def test_reports_of_stored_runs_have_valid_numbers(tmp_path, made):
+    view = check_view(here("report", str(made(tmp_path / "runs")), "--format", "json", cwd=tmp_path))
     assert any(row["entries"] for table in view["tables"] for row in table["rows"])
 
 
-def test_a_real_run_with_a_sweep(tmp_path):
+def test_a_sweep_has_numbers_in_its_columns(tmp_path):
     sweep = ("--sweep", "size=64,128", "--set", "variant=corrected", "--steps", "50")
-    view = checked(rigdyno("run", "tensor_add", *sweep, "--json", cwd=tmp_path))
+    view = check_view(rigdyno("run", "tensor_add", *sweep, "--json", cwd=tmp_path))
     (table,) = view["tables"]
     assert [row["entries"]["by_size"]["value"] for row in table["rows"]] == [64, 128]
     assert table["columns"][1]["metric"] == {
@@ -56,15 +56,15 @@ def test_a_real_run_with_a_sweep(tmp_path):
     }  # fmt: skip
 
 
-def test_compare(tmp_path):
+def test_compare_has_valid_numbers(tmp_path):
     one, two = (stored_run(tmp_path, name, [30.0, 30.1, 29.9]) for name in ("one", "two"))
-    [comparison] = checked(here("compare", str(one), str(two), "--json", cwd=tmp_path))["comparisons"]
+    [comparison] = check_view(here("compare", str(one), str(two), "--json", cwd=tmp_path))["comparisons"]
     assert (comparison["metric"]["unit"], comparison["metric"]["better"]) == ("it/s", "higher")
 
 
-def test_leaderboard(tmp_path):
+def test_the_leaderboard_has_valid_numbers(tmp_path):
     stored_run(tmp_path / "runs", "mine", [30.0, 30.1])
-    view = checked(here("leaderboard", "device", "--format", "json", cwd=tmp_path))
+    view = check_view(here("leaderboard", "device", "--format", "json", cwd=tmp_path))
     origins = {row["origin"] for table in view["tables"] for row in table["rows"]}
     assert origins == {"measured", "published"}
 
@@ -77,9 +77,9 @@ def test_leaderboard(tmp_path):
     ],
     ids=["job", "link"],
 )
-def test_forecast(tmp_path, points, options):
+def test_a_forecast_has_valid_numbers(tmp_path, points, options):
     (tmp_path / "points.csv").write_text(points)
-    view = checked(here("forecast", "points.csv", *options, "--json", cwd=tmp_path))
+    view = check_view(here("forecast", "points.csv", *options, "--json", cwd=tmp_path))
     predicted = [row["entries"] for row in view["tables"][0]["rows"] if row["origin"] == "forecast"]
     for entries in predicted:
         assert entries["efficiency"]["low"] < entries["efficiency"]["value"] < entries["efficiency"]["high"]
@@ -89,11 +89,11 @@ def test_forecast(tmp_path, points, options):
 
 def test_the_noise_of_a_suite_is_a_number(tmp_path):
     run = stored_suite(tmp_path / "runs", (1.01, 0.99, 1.012, 0.988))
-    noise = checked(here("report", str(run), "--format", "json", cwd=tmp_path))["noise"]
+    noise = check_view(here("report", str(run), "--format", "json", cwd=tmp_path))["noise"]
     assert 0 < noise["figure"]["value"] < 1
     assert noise["figure"]["unit"] == "share"
 
 
-def test_list(tmp_path):
+def test_list_has_no_numbers_as_text(tmp_path):
     items = json.loads(here("list", "--json", cwd=tmp_path).stdout)
     assert not any(reads_as_a_number(value) for item in items for value in item.values() if isinstance(value, str))

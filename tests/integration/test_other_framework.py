@@ -1,4 +1,4 @@
-"""A second framework, in a package of its own: its port and its workload are all that is needed."""
+"""Test a second framework in a separate package, which consists of its port and its workloads."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def run(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """The only record, and the rows of its steps."""
+    """Return the only record, and the rows of its steps."""
     folder = tmp_path_factory.mktemp("made_up")
     answer = run(folder, "made_up_steps", "--device", "dream", "--threads", "3", "--seed", "11", "--steps", "20")
     assert answer.returncode == 0, answer.stderr
@@ -29,7 +29,7 @@ def measured(tmp_path_factory):
     return record, read_rows(cell.participant("rank0").rows("steps"))[1]
 
 
-def test_it_is_seeded_gets_its_threads_and_tells_its_version(measured):
+def test_the_framework_gets_seed_and_threads_and_reports_its_version(measured):
     record, _ = measured
     assert isinstance(record.outcome, Completed)
     assert record.facts.settled == {"seed": 11}
@@ -37,8 +37,8 @@ def test_it_is_seeded_gets_its_threads_and_tells_its_version(measured):
     assert record.environment.framework == {"made_up": "7.1"}
 
 
-def test_its_device_is_found_and_waited_for(measured):
-    """A row can't be shorter than what the device was given for it."""
+def test_the_device_is_found_and_waited_for(measured):
+    """A row can't be shorter than the work that the device got for it."""
     record, rows = measured
     assert [card.kind for card in record.system.accelerators] == ["dream"]
     assert record.spec.device == "dream"
@@ -46,19 +46,19 @@ def test_its_device_is_found_and_waited_for(measured):
     assert all(row["end_ns"] - row["start_ns"] >= row["steps"] * 15_000_000 for row in rows)
 
 
-def test_the_memory_of_its_device_is_that_of_the_steps(measured):
+def test_device_memory_is_the_peak_of_the_steps(measured):
     record, _ = measured
     assert record.device_memory == DeviceMemory(peak_bytes=1500, limit_bytes=5000)
 
 
-def test_what_it_calls_too_little_memory_is_an_outcome(tmp_path):
+def test_an_out_of_memory_error_of_the_framework_is_recognised(tmp_path):
     run(tmp_path, "made_up_steps", "--device", "dream", "--set", "fills_up=true", "--steps", "1")
     (record,) = records(only_run(tmp_path))
     assert isinstance(record.outcome, Failed)
     assert record.outcome.kind == "out_of_memory"
 
 
-def test_a_training_of_its_own_is_refused_by_plain(tmp_path):
+def test_plain_rejects_a_training_of_another_framework(tmp_path):
     answer = run(tmp_path, "made_up_training")
     assert answer.returncode == 2
     said_in_one_line(
@@ -69,14 +69,14 @@ def test_a_training_of_its_own_is_refused_by_plain(tmp_path):
     assert "no update for made_up is installed" in answer.stderr
 
 
-def test_several_ranks_of_it_are_refused_by_ddp(tmp_path):
+def test_ddp_rejects_ranks_of_another_framework(tmp_path):
     answer = run(tmp_path, "made_up_steps", "--ranks", "2")
     assert answer.returncode == 2
     words = "the arrangement 'ddp' is for torch, and this workload is for made_up; try --arrangement single"
     said_in_one_line((answer.stdout, answer.stderr), words, tmp_path)
 
 
-def test_it_is_listed(tmp_path):
+def test_the_framework_is_listed(tmp_path):
     answer = rigdyno("list", cwd=tmp_path, PYTHONPATH=PACKAGE)
     assert "made_up A framework of a test" in " ".join(answer.stdout.split())
 
@@ -92,7 +92,7 @@ with rigdyno.measure("mine", quiet=True) as meter:
 """
 
 
-def test_a_loop_of_ones_own_waits_for_its_device_too(tmp_path):
+def test_a_measured_loop_waits_for_the_device(tmp_path):
     (tmp_path / "train.py").write_text(OWN_LOOP)
     subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, env=environment(PYTHONPATH=PACKAGE), check=True, capture_output=True
@@ -106,8 +106,8 @@ def test_a_loop_of_ones_own_waits_for_its_device_too(tmp_path):
     assert all(row["end_ns"] - row["start_ns"] >= row["steps"] * 20_000_000 for row in rows)
 
 
-def test_the_largest_batch_is_found_by_the_limit_of_its_allocator(tmp_path):
-    """A device of 5000 bytes that may fill 3000: 100 batches of 20 beside the 1000 that are always there."""
+def test_fit_finds_the_largest_batch_within_the_allocator_limit(tmp_path):
+    """The device has 5000 bytes and a limit of 3000: 100 batches of 20 fit next to 1000 bytes that are always used."""
     what = ("made_up_batches", "--device", "dream", "--memory", "3000B", "--sizes", "2")
     answer = rigdyno("fit", *what, cwd=tmp_path, PYTHONPATH=PACKAGE)
     assert answer.returncode == 0, answer.stderr
@@ -117,5 +117,5 @@ def test_the_largest_batch_is_found_by_the_limit_of_its_allocator(tmp_path):
     assert {record.outcome.kind for record in tries if isinstance(record.outcome, Failed)} <= {"out_of_memory"}
     assert all(record.device_memory.peak_bytes <= 3000 for record in kept if isinstance(record.outcome, Completed))
     largest, half = (record.spec.options["batch"] for record in kept if record.attempt_of is None)
-    assert 85 <= largest <= 94  # of 100, with the margin
+    assert 85 <= largest <= 94  # 100 minus the margin
     assert half == largest // 2

@@ -1,4 +1,4 @@
-"""Three lines inside a user's own training script."""
+"""Test `rigdyno.measure` inside a user's training script."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import sys
 
 from driving import PATIENCE_SECONDS, environment, none_left, only_run, records, rigdyno, steps_began, until
 from rigdyno.schema.record import Completed, Failed
+from rigdyno.schema.samples import read_rows
 
 TRAINING = """
 import sys
@@ -29,18 +30,18 @@ print("the script went on")
 """
 
 
-def script(folder, *arguments: int) -> list[str]:
+def write_script(folder, *arguments: int) -> list[str]:
     (folder / "train.py").write_text(TRAINING)
     return [sys.executable, "train.py", *map(str, arguments)]
 
 
 def run_script(folder, *arguments: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        script(folder, *arguments), cwd=folder, env=environment(), capture_output=True, text=True, check=False
+        write_script(folder, *arguments), cwd=folder, env=environment(), capture_output=True, text=True, check=False
     )
 
 
-def test_a_real_training_loop(tmp_path):
+def test_a_training_loop_is_measured_and_recorded(tmp_path):
     answer = run_script(tmp_path, 10, -1)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "the script went on\n"
@@ -59,7 +60,20 @@ def test_a_real_training_loop(tmp_path):
         assert "my training" in shown.stdout
 
 
-def test_an_exception_is_recorded_and_goes_on_its_way(tmp_path):
+def test_a_loop_shorter_than_the_start_of_the_sampler_records_the_meters(tmp_path):
+    script = "import rigdyno\nwith rigdyno.measure('short', quiet=True) as meter:\n    meter.step()\n"
+    answer = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    run = only_run(tmp_path)
+    (record,) = records(run)
+    assert record.exit_codes == {"node0": 0}
+    header, _ = read_rows(run.path / "cells" / record.cell / "node0" / "telemetry.rows")
+    assert "steal_share" in {name for name, _ in header.fields}
+
+
+def test_an_exception_is_recorded_and_raised_again(tmp_path):
     answer = run_script(tmp_path, 1, 20)
     assert answer.returncode == 1
     assert answer.stderr.rstrip().endswith("RuntimeError: the data ended")
@@ -68,16 +82,16 @@ def test_an_exception_is_recorded_and_goes_on_its_way(tmp_path):
     assert "the data ended" in rigdyno("report", cwd=tmp_path).stdout
 
 
-def begun(folder) -> subprocess.Popen[str]:
+def start_script(folder) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        script(folder, 1_000_000, -1), cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+        write_script(folder, 1_000_000, -1), cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
     )
     until(lambda: steps_began(folder / "runs"), "the loop was under way")
     return process
 
 
 def test_ctrl_c_is_recorded(tmp_path):
-    process = begun(tmp_path)
+    process = start_script(tmp_path)
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert "KeyboardInterrupt" in err
@@ -86,7 +100,7 @@ def test_ctrl_c_is_recorded(tmp_path):
 
 
 def test_a_killed_script_leaves_its_samples_and_no_sampler(tmp_path):
-    process = begun(tmp_path)
+    process = start_script(tmp_path)
     process.kill()
     process.communicate(timeout=PATIENCE_SECONDS)
     run = only_run(tmp_path)
@@ -111,7 +125,7 @@ with rigdyno.measure("short", quiet=True) as meter:
         time.sleep(0.05)
         meter.step()
         if number == 20 and sys.argv[1] == "full":
-            # Writing fails from here on, as on a full disk.
+            # From here, writing fails as on a full disk.
             resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
         if number == 30 and sys.argv[1] == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -127,7 +141,7 @@ def run_short(folder, how):
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
 
 
-def test_leaving_the_script_on_purpose_is_no_failure(tmp_path):
+def test_exit_with_code_0_is_no_failure(tmp_path):
     answer = run_short(tmp_path, "leave")
     assert answer.returncode == 0, answer.stderr
     (record,) = records(only_run(tmp_path))

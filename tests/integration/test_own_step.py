@@ -1,4 +1,4 @@
-"""A user's own step, well-behaved and not."""
+"""Test a user's step that works, and steps that fail in every way."""
 
 import re
 import signal
@@ -58,7 +58,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_it_counts_and_what_it_is_given(folder):
+def test_a_step_is_measured_in_its_unit(folder):
     answer = rigdyno("run", "train.py:step", "--set", "unit=image", "--steps", "50", cwd=folder)
     assert answer.returncode == 0, answer.stderr
     assert "image/s" in answer.stdout
@@ -67,7 +67,7 @@ def test_what_it_counts_and_what_it_is_given(folder):
     assert record.spec.workload == "train.py:step"
 
 
-def test_every_way_to_fail_is_told_apart_and_the_next_cell_runs(folder):
+def test_every_failure_is_classified_and_the_next_cell_runs(folder):
     sweep = ",".join([*ENDINGS, "behave"])
     command = ("run", "train.py:misbehave", "--sweep", f"how={sweep}", "--set", "width=7", "--steps", "50")
     answer = rigdyno(*command, cwd=folder)
@@ -96,15 +96,15 @@ def test_a_step_that_never_ends_is_stopped(folder, monkeypatch, capsys, time_fli
     assert record.exit_codes["rank0"] in (-signal.SIGTERM, -signal.SIGKILL)
 
 
-def test_wrong_arguments_say_what_to_try(folder):
+def test_a_wrong_argument_suggests_the_right_one(folder):
     answer = rigdyno("run", "train.py:misbehave", "--set", "hw=raise", cwd=folder)
     assert answer.returncode == 2
     assert "no argument of misbehave named 'hw'; did you mean 'how'?" in answer.stderr
     assert not (folder / "runs").exists()
 
 
-def test_the_folders_own_files_shadow_nothing(folder):
-    """The user's step may import them; rigdyno itself must not."""
+def test_files_of_the_folder_do_not_shadow_modules(folder):
+    """The user's step may import files of the folder; rigdyno must not."""
     (folder / "statistics.py").write_text("raise RuntimeError('not this one')")
     command = Path(sys.executable).with_name("rigdyno")
     answer = subprocess.run(

@@ -1,4 +1,4 @@
-"""`rigdyno report --html`: the file, the browser, and what it says where something is wrong."""
+"""Test `rigdyno report --html`: the file, the browser, and error messages."""
 
 import stat
 
@@ -28,45 +28,45 @@ def test_one_file_is_written_and_named(run, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "runs"}
 
 
-def test_the_newest_run_without_a_name(run, tmp_path):
+def test_without_a_name_the_newest_run_is_shown(run, tmp_path):
     assert here("report", "--html", "report.html", cwd=tmp_path).returncode == 0
     assert run.name in read((tmp_path / "report.html").read_text(encoding="utf-8")).text()
 
 
-def test_the_format_gives_the_same_page(run, tmp_path):
+def test_format_html_prints_the_same_page(run, tmp_path):
     here("report", str(run), "--html", "report.html", cwd=tmp_path)
     answer = here("report", str(run), "--format", "html", cwd=tmp_path)
     assert answer.stdout == (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_second_time_it_is_written_over(run, tmp_path):
+def test_an_existing_page_is_replaced(run, tmp_path):
     (tmp_path / "report.html").write_text("x" * 1_000_000)
     here("report", str(run), "--html", "report.html", cwd=tmp_path)
     assert (tmp_path / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
 
 
-def test_an_extra_column(run, tmp_path):
+def test_an_extra_column_is_shown(run, tmp_path):
     here("report", str(run), "--html", "report.html", "--column", "torch", cwd=tmp_path)
     headers = [cell.text() for cell in read((tmp_path / "report.html").read_text(encoding="utf-8")).all("th")]
     assert "torch" in headers
 
 
 def browser(folder, code):
-    """A command that notes what it is called with."""
+    """Return a command that records its arguments."""
     script = folder / "browser"
     script.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$1\" >> {folder}/opened\nexit {code}\n")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     return str(script)
 
 
-def test_open_hands_the_file_to_the_browser(run, tmp_path):
+def test_open_starts_the_browser_with_the_file(run, tmp_path):
     command = browser(tmp_path, 0)
     answer = rigdyno("report", str(run), "--html", "my report.html", "--open", cwd=tmp_path, BROWSER=f"{command} %s")
     assert answer.returncode == 0, answer.stderr
     assert (tmp_path / "opened").read_text() == (tmp_path / "my report.html").as_uri() + "\n"
 
 
-def test_no_browser_is_said_and_the_page_is_there(run, tmp_path):
+def test_a_missing_browser_is_reported_and_the_page_is_written(run, tmp_path):
     command = browser(tmp_path, 1)
     away = {"PATH": str(tmp_path), "DISPLAY": "", "WAYLAND_DISPLAY": "", "BROWSER": f"{command} %s"}
     answer = rigdyno("report", str(run), "--html", "report.html", "--open", cwd=tmp_path, **away)
@@ -85,7 +85,7 @@ def test_no_browser_is_said_and_the_page_is_there(run, tmp_path):
         (("--html", "a.html", "--column", "nonsense"), "no column named 'nonsense'"),
     ],
 )
-def test_wrong_use_is_one_line(run, tmp_path, arguments, said):
+def test_wrong_use_prints_one_line(run, tmp_path, arguments, said):
     answer = here("report", str(run), *arguments, cwd=tmp_path)
     assert answer.returncode == 2
     assert answer.stderr.count("\n") == 1
@@ -93,13 +93,13 @@ def test_wrong_use_is_one_line(run, tmp_path, arguments, said):
     assert not (tmp_path / "a.html").exists()
 
 
-def test_no_run_at_all(tmp_path):
+def test_an_empty_store_is_reported(tmp_path):
     answer = here("report", "--html", "report.html", cwd=tmp_path)
     assert answer.returncode == 2
     assert "there is no run in" in answer.stderr
 
 
-def test_one_of_several_that_is_damaged_does_not_take_the_others_with_it(run, tmp_path):
+def test_a_damaged_run_does_not_hide_the_others(run, tmp_path):
     broken = stored_run(tmp_path / "runs", "broken", [20.0])
     (broken / "head.json").write_text("{")
     answer = here("report", str(run), str(broken), "--html", "report.html", cwd=tmp_path)

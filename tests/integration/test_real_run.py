@@ -1,4 +1,4 @@
-"""One small real run, looked at from every side."""
+"""Test one small real run: output, files, record, and every command that reads it."""
 
 import getpass
 import json
@@ -20,30 +20,30 @@ SMALL = ("run", "tensor_add", "--set", "size=256", "--steps", "50")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("real")
 
 
 @pytest.fixture(scope="module")
-def ran(place) -> subprocess.CompletedProcess[str]:
-    return rigdyno(*SMALL, "--label", "my rig", cwd=place)
+def finished_run(folder) -> subprocess.CompletedProcess[str]:
+    return rigdyno(*SMALL, "--label", "my rig", cwd=folder)
 
 
-def test_it_says_what_it_does_and_what_came_out(ran, place):
-    assert ran.returncode == 0, ran.stderr
-    saved = f"runs/{only_run(place).name}"
+def test_the_output_has_plan_result_and_location(finished_run, folder):
+    assert finished_run.returncode == 0, finished_run.stderr
+    saved = f"runs/{only_run(folder).name}"
     for words in ("This rig: ", "Plan: tensor_add, 1 cell", "my rig", "it/s", "Verdict: ", saved, "Worth trying next"):
-        assert words in ran.stdout
-    assert ran.stderr.startswith("[1/1] 01-tensor_add-256: done in")
+        assert words in finished_run.stdout
+    assert finished_run.stderr.startswith("[1/1] 01-tensor_add-256: done in")
 
 
-def test_a_pipe_gets_plain_text_of_80_columns(ran):
-    assert "\x1b" not in ran.stdout + ran.stderr
-    assert max(map(len, ran.stdout.splitlines())) <= 80
+def test_a_pipe_gets_plain_text_of_80_columns(finished_run):
+    assert "\x1b" not in finished_run.stdout + finished_run.stderr
+    assert max(map(len, finished_run.stdout.splitlines())) <= 80
 
 
-def test_the_folder_holds_everything(ran, place):
-    run = only_run(place)
+def test_the_folder_has_exactly_the_documented_files(finished_run, folder):
+    run = only_run(folder)
     (cell,) = (run.path / "cells").iterdir()
     assert {path.name for path in run.path.iterdir()} == {"head.json", "lock", "cells"}
     assert {str(path.relative_to(cell)) for path in cell.rglob("*") if path.is_file()} == {
@@ -52,8 +52,8 @@ def test_the_folder_holds_everything(ran, place):
     }  # fmt: skip
 
 
-def test_the_record_explains_the_number(ran, place):
-    (record,) = records(only_run(place))
+def test_the_record_has_outcome_memory_label_and_versions(finished_run, folder):
+    (record,) = records(only_run(folder))
     assert isinstance(record.outcome, Completed)
     assert record.outcome.quality.correct is True
     assert record.exit_codes == {"rank0": 0, "node0": 0}
@@ -64,16 +64,16 @@ def test_the_record_explains_the_number(ran, place):
 
 
 def user_name() -> str:
-    """A container's user may have no name at all."""
+    """Return the name of the user; in a container there may be none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return "root"
 
 
-def test_nothing_tells_who_or_where_it_was(ran, place):
-    secrets = {socket.gethostname(), str(Path.home()), str(place), user_name()} - {"root", "localhost"}
-    for path in only_run(place).path.rglob("*.json"):
+def test_no_file_contains_user_host_or_path(finished_run, folder):
+    secrets = {socket.gethostname(), str(Path.home()), str(folder), user_name()} - {"root", "localhost"}
+    for path in only_run(folder).path.rglob("*.json"):
         text = path.read_text()
         assert [secret for secret in secrets if secret in text] == []
         assert "/root" not in text
@@ -81,8 +81,8 @@ def test_nothing_tells_who_or_where_it_was(ran, place):
 
 
 @pytest.mark.parametrize("command", ["report", "show", "leaderboard"])
-def test_stored_runs_are_read_without_measuring(ran, place, command):
-    answer = rigdyno(command, *(["device"] if command == "leaderboard" else []), cwd=place)
+def test_stored_runs_are_read_without_measuring(finished_run, folder, command):
+    answer = rigdyno(command, *(["device"] if command == "leaderboard" else []), cwd=folder)
     assert answer.returncode == 0, answer.stderr
     assert answer.stderr == ""
     assert ("Leaderboard" if command == "leaderboard" else "tensor_add") in answer.stdout
@@ -90,28 +90,28 @@ def test_stored_runs_are_read_without_measuring(ran, place, command):
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "json"])
-def test_every_format_renders_it(ran, place, form):
-    answer = rigdyno("report", "--format", form, cwd=place)
+def test_every_format_renders_the_run(finished_run, folder, form):
+    answer = rigdyno("report", "--format", form, cwd=folder)
     assert answer.returncode == 0, answer.stderr
     assert "it/s" in answer.stdout
 
 
-def test_a_reader_that_leaves_early_is_no_error(ran, place):
+def test_a_closed_pipe_is_no_error(finished_run, folder):
     script = f"{package.__name__} show | head -n 1"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     answer = subprocess.run(
         ["bash", "-o", "pipefail", "-c", script],
-        cwd=place, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
+        cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert answer.returncode == 0
     assert answer.stderr == ""
     assert answer.stdout == "tensor_add\n"
 
 
-def test_loading_it_from_python(ran, place, monkeypatch):
-    monkeypatch.chdir(place)
-    name = only_run(place).name
-    for path in (name, f"runs/{name}", place / "runs" / name):
+def test_python_loads_the_run_by_name_and_path(finished_run, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    name = only_run(folder).name
+    for path in (name, f"runs/{name}", folder / "runs" / name):
         run = package.load(path)
         (measurement,) = run.measurements
         assert measurement.throughput().unit == "it/s"
@@ -119,16 +119,16 @@ def test_loading_it_from_python(ran, place, monkeypatch):
         assert run.warnings == []
 
 
-def test_json_where_the_folder_is_not_utf8(ran, place):
-    target = place / "ru\udcffns"
+def test_json_is_valid_if_the_folder_name_is_not_utf8(finished_run, folder):
+    target = folder / "ru\udcffns"
     target.symlink_to("runs")
-    answer = rigdyno("report", "--format", "json", "--out", os.fsencode("ru\udcffns"), cwd=place)
+    answer = rigdyno("report", "--format", "json", "--out", os.fsencode("ru\udcffns"), cwd=folder)
     target.unlink()
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["title"] == "tensor_add"
 
 
-def test_json_and_quiet_at_the_same_time_on_one_store(tmp_path):
+def test_two_runs_at_once_share_one_store(tmp_path):
     as_json, quietly = (started(*SMALL, flag, cwd=tmp_path) for flag in ("--json", "--quiet"))
     boards = [started("leaderboard", "device", cwd=tmp_path) for _ in range(2)]
     assert [ended(board)[0] for board in boards] == [0, 0]
@@ -149,7 +149,7 @@ def test_json_and_quiet_at_the_same_time_on_one_store(tmp_path):
     assert both.stdout.count("Saved in") == 2
 
 
-def test_running_from_python(tmp_path, monkeypatch):
+def test_python_starts_a_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = package.run("tensor_add", options={"size": 128}, steps=50, label="api")
     assert run.path.parent == Path("runs")

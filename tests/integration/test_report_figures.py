@@ -1,4 +1,4 @@
-"""`rigdyno report --figures`, from outside."""
+"""Test `rigdyno report --figures` from outside."""
 
 from xml.etree import ElementTree
 
@@ -6,8 +6,8 @@ import pytest
 
 from driving import here
 from rigdyno import catalogue
-from rigdyno.errors import MissingExtra
-from rigdyno.report.figure_files import write_figures
+from rigdyno.base.errors import MissingExtra
+from rigdyno.report.drawing.draw import write_figures
 from stored_runs import stored_run
 from support import a_stored_run
 
@@ -30,19 +30,19 @@ def test_every_figure_is_written_as_svg_and_png_and_named(run, tmp_path):
     assert "#0d1117" in (tmp_path / "new/figures/tensor-add.svg").read_text()
 
 
-def test_a_file_of_somebody_else_is_not_written_over(run, tmp_path):
+def test_a_foreign_file_is_not_replaced(run, tmp_path):
     (tmp_path / "figures").mkdir()
     theirs = tmp_path / "figures" / "steps-01-test.png"
     theirs.write_bytes(b"my holidays")
     answer = here("report", str(run), "--figures", "figures", cwd=tmp_path)
     assert answer.returncode == 2
-    assert "figures/steps-01-test.png is there already and is no figure of Rigdyno" in answer.stderr
+    assert "figures/steps-01-test.png exists and was not written by Rigdyno" in answer.stderr
     assert answer.stderr.count("\n") == 1
     assert theirs.read_bytes() == b"my holidays"
     assert [path.name for path in theirs.parent.iterdir()] == [theirs.name]
 
 
-def test_a_folder_that_can_not_be_made_is_one_line(run, tmp_path):
+def test_a_folder_that_cannot_be_created_prints_one_line(run, tmp_path):
     (tmp_path / "file").write_text("")
     answer = here("report", str(run), "--figures", "file/inside", cwd=tmp_path)
     assert answer.returncode == 2
@@ -50,14 +50,14 @@ def test_a_folder_that_can_not_be_made_is_one_line(run, tmp_path):
     assert answer.stderr.count("\n") == 1
 
 
-def test_without_the_extra_there_is_the_command(tmp_path, monkeypatch):
+def test_without_the_extra_the_pip_command_is_printed(tmp_path, monkeypatch):
     monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"drawing figures can't run: altair .* pip install 'rigdyno\[figures\]'"):
         list(write_figures((), tmp_path / "figures"))
     assert not (tmp_path / "figures").exists()
 
 
-def test_figures_of_several_runs_have_folders_of_their_own(tmp_path):
+def test_figures_of_several_runs_have_separate_folders(tmp_path):
     paths = [stored_run(tmp_path / "runs", name, [30.0]) for name in ("one", "two")]
     answer = here("report", *map(str, paths), "--figures", "figures", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr

@@ -1,4 +1,4 @@
-"""On a real pseudo-terminal: bars, colours, widths."""
+"""Test output on a real pseudo-terminal: bars, colours and widths."""
 
 import re
 
@@ -6,14 +6,14 @@ import pytest
 
 from driving import ANY_CODE, in_terminal
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*[1-9][0-9;]*m")  # a bare reset is no colour
+COLOUR = re.compile(r"\x1b\[[0-9;]*[1-9][0-9;]*m")  # a reset alone is no colour
 LIVE = r"[\d,.]+ step/s, [\d.]+ s left"
 STEP = """
 import time
 from pathlib import Path
 
 def step():
-    # Goes on, slowly, until the bar has shown a live figure.
+    # Keep running, slowly, until the bar has shown a live figure.
     time.sleep(0.002 if Path("seen").exists() else 0.1)
 """
 
@@ -35,12 +35,12 @@ def uncoloured(tmp_path_factory):
     return run_until_seen(tmp_path_factory.mktemp("uncoloured"), NO_COLOR="1")
 
 
-def lines_shown(text: str) -> list[str]:
-    """What stood on the screen: later parts of a line that was drawn over count by themselves."""
+def list_shown_lines(text: str) -> list[str]:
+    """Return the lines on the screen; each part of a line that was overwritten counts as one."""
     return [part for line in text.split("\n") for part in ANY_CODE.sub("", line).split("\r")]
 
 
-def test_a_bar_with_live_figures(coloured):
+def test_the_bar_shows_live_figures_and_restores_the_cursor(coloured):
     assert coloured.code == 0, coloured.text
     assert "1/1 train.step" in coloured.text
     assert re.search(LIVE, ANY_CODE.sub("", coloured.text))
@@ -48,7 +48,7 @@ def test_a_bar_with_live_figures(coloured):
     assert coloured.text.rindex("\x1b[?25h") > coloured.text.rindex("\x1b[?25l")  # ... and shown again
 
 
-def test_colours_only_where_they_are_wanted(coloured, uncoloured):
+def test_no_color_disables_colours(coloured, uncoloured):
     assert COLOUR.search(coloured.text)
     assert uncoloured.code == 0, uncoloured.text
     assert COLOUR.findall(uncoloured.text) == []
@@ -57,7 +57,7 @@ def test_colours_only_where_they_are_wanted(coloured, uncoloured):
 
 @pytest.mark.parametrize("screen", ["coloured", "uncoloured"])
 def test_no_line_is_wider_than_the_terminal(screen, request):
-    lines = lines_shown(request.getfixturevalue(screen).text)
+    lines = list_shown_lines(request.getfixturevalue(screen).text)
     assert [line for line in lines if len(line) > 80] == []
 
 
@@ -71,15 +71,15 @@ def test_a_dumb_terminal_gets_no_codes(tmp_path):
     ("columns", "arguments"),
     [(60, ("list",)), (60, ("leaderboard", "device")), (80, ("--help",)), (80, ("run", "--help"))],
 )
-def test_narrow_terminals(arguments, columns, tmp_path):
+def test_output_fits_narrow_terminals(arguments, columns, tmp_path):
     screen = in_terminal(*arguments, cwd=tmp_path, columns=columns)
     assert screen.code == 0
-    assert [line for line in lines_shown(screen.text) if len(line) > columns] == []
+    assert [line for line in list_shown_lines(screen.text) if len(line) > columns] == []
 
 
 def test_a_dry_run_fits_80_columns_and_writes_nothing(tmp_path):
     screen = in_terminal("run", "device", "--dry-run", cwd=tmp_path)
     assert screen.code == 0
     assert "disk: about" in screen.text
-    assert [line for line in lines_shown(screen.text) if len(line) > 80] == []
+    assert [line for line in list_shown_lines(screen.text) if len(line) > 80] == []
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A run that is under way, seen from another rigdyno."""
+"""Test commands on a run that another rigdyno is executing."""
 
 import signal
 
@@ -17,7 +17,7 @@ from driving import (
 from rigdyno.store.folder import RunFolder
 
 
-def test_a_run_that_is_under_way_is_left_alone(tmp_path):
+def test_an_active_run_is_left_unchanged(tmp_path):
     (tmp_path / "train.py").write_text("import time\n\ndef step():\n    time.sleep(0.002)\n")
     process = started("run", "train.py:step", "--budget", "10m", cwd=tmp_path)
     until(lambda: steps_began(tmp_path / "runs"), "the worker was stepping")

@@ -1,4 +1,4 @@
-"""`rigdyno watch` in a pipe, in a terminal, recorded, scraped over HTTP, and ended by Ctrl-C."""
+"""Test `rigdyno watch` in a pipe and a terminal, with recording, scraping over HTTP, and Ctrl-C."""
 
 import os
 import re
@@ -16,8 +16,8 @@ from rigdyno.schema.samples import read_rows
 
 
 @pytest.fixture
-def plugged(tmp_path):
-    """A wall meter that prints 43.5 W again and again, in a configuration of its own."""
+def wall_meter(tmp_path):
+    """Return a configuration with a wall meter that prints 43.5 W again and again."""
     script = tmp_path / "plug.py"
     script.write_text("import time\nwhile True:\n    print('43.5 W', flush=True)\n    time.sleep(0.02)\n")
     folder = tmp_path / "config" / "rigdyno"
@@ -26,8 +26,8 @@ def plugged(tmp_path):
     return {"cwd": tmp_path, "XDG_CONFIG_HOME": str(tmp_path / "config")}
 
 
-def test_each_reading_is_a_line_and_is_recorded(plugged):
-    process = started("watch", "--interval", "0.1s", "--record", "meters.rows", **plugged)
+def test_each_reading_is_a_line_and_is_recorded(wall_meter):
+    process = started("watch", "--interval", "0.1s", "--record", "meters.rows", **wall_meter)
     lines = []
     while "power plug 43.5 W" not in (line := process.stdout.readline()) or "usage of" not in line:
         lines.append(line)
@@ -38,15 +38,15 @@ def test_each_reading_is_a_line_and_is_recorded(plugged):
     assert all(re.match(r"\d\d:\d\d:\d\d .*(usage of \d+ cores? |host: )", line) for line in lines)
     assert all("plug 43.5 W" in line or "external: " in line for line in lines)
     assert "rapl: " in err  # a probe that can't be read is named with the reason
-    header, rows = read_rows(plugged["cwd"] / "meters.rows")
+    header, rows = read_rows(wall_meter["cwd"] / "meters.rows")
     assert len(rows) - len(lines) in (0, 1)  # it may be interrupted between recording and printing
     (plug,) = (channel for channel in header.channels if channel.quantity == "power")
     assert set(rows[plug.name][~np.isnan(rows[plug.name])]) == {43.5}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_metrics_are_scraped_and_a_signal_ends_it_cleanly(plugged, number):
-    process = started("watch", "--interval", "0.05s", "--prometheus", "0", **plugged)
+def test_metrics_are_scraped_and_a_signal_ends_it_cleanly(wall_meter, number):
+    process = started("watch", "--interval", "0.05s", "--prometheus", "0", **wall_meter)
     pattern = re.compile(r"http://127\.0\.0\.1:\d+/metrics")
     address = next(found[0] for line in process.stderr if (found := pattern.search(line)))
     samples = {}
@@ -73,10 +73,10 @@ def test_metrics_are_scraped_and_a_signal_ends_it_cleanly(plugged, number):
     assert "Traceback" not in err
 
 
-def test_a_terminal_shows_charts(plugged):
+def test_a_terminal_shows_charts(wall_meter):
     pattern = r"power plug\s+[▁▂▃▄▅▆▇█·]*█.*43\.5 W"
     screen = in_terminal(
-        "watch", "--interval", "0.1s", pattern=pattern, react=lambda pid: os.kill(pid, signal.SIGINT), **plugged
+        "watch", "--interval", "0.1s", pattern=pattern, react=lambda pid: os.kill(pid, signal.SIGINT), **wall_meter
     )
     assert screen.code == 130, screen.text
     assert re.search(pattern, ANY_CODE.sub("", screen.text))

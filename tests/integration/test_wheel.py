@@ -1,4 +1,4 @@
-"""The built wheel in a clean environment: it carries every file it needs, and nothing is fetched."""
+"""Test the built wheel in a clean environment: it contains every file it needs, and downloads nothing."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
 
 @pytest.fixture(scope="module")
 def clean_environment(tmp_path_factory) -> Path:
-    """A virtual environment with the wheel; what it depends on is borrowed from this one, this source tree isn't."""
+    """Return a virtual environment with the wheel. It uses the packages of this one, but not this source tree."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
@@ -41,7 +41,7 @@ def _run(*command: str, cwd: Path | None = None) -> str:
     return answer.stdout
 
 
-def test_it_is_the_wheel_that_is_imported(clean_environment, tmp_path):
+def test_the_installed_wheel_is_imported(clean_environment, tmp_path):
     where = _run(str(clean_environment / "python"), "-c", "import rigdyno; print(rigdyno.__file__)", cwd=tmp_path)
     assert where.startswith(str(clean_environment.parent))
 
@@ -55,7 +55,7 @@ def test_the_command_works(clean_environment, tmp_path):
     assert "it/s" in _run(command, "run", "tensor_add", "--set", "size=64", "--steps", "20", cwd=tmp_path)
 
 
-def test_every_module_of_the_source_is_there(clean_environment):
+def test_the_wheel_contains_every_module(clean_environment):
     (installed,) = (clean_environment.parent / "lib").glob("python*/site-packages/rigdyno")
     wanted = {path.relative_to(ROOT / "src/rigdyno") for path in (ROOT / "src/rigdyno").rglob("*") if _is_ours(path)}
     assert {path for path in wanted if not (installed / path).is_file()} == set()

@@ -15,16 +15,16 @@ if "rigdyno.runner.worker" in sys.orig_argv:
     import time
     from pathlib import Path
 
-    from rigdyno.runner import measure
+    from rigdyno.runner import meter
 
-    begin = measure.StepMeter.__init__
+    begin = meter.StepMeter.__init__
 
     def begin_when_released(self, *arguments, **named):
         while Path({hold!r}).exists():
             time.sleep(0.02)
         begin(self, *arguments, **named)
 
-    measure.StepMeter.__init__ = begin_when_released
+    meter.StepMeter.__init__ = begin_when_released
 """
 
 EXPIRE = """\
@@ -44,9 +44,9 @@ TRUST_HOROVOD = """\
 import sys
 
 if "rigdyno" in sys.orig_argv:
-    from rigdyno.launchers import _horovodrun_presence
+    from rigdyno.launchers.horovod import presence
 
-    _horovodrun_presence.why_not = lambda *_: None
+    presence.find_problem = lambda *_: None
 """
 
 

@@ -200,7 +200,7 @@ def _cancel_jobs(cluster: Cluster, controller: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_strays(cluster: Cluster) -> None:
-    """Kill processes that outlived their job or daemon. Their environment tells that they ran on one of our nodes."""
+    """Kill processes that outlived their job or daemon. Their environment shows that they ran on one of our nodes."""
     ours = f"SLURM_CONF={cluster.environment['SLURM_CONF']}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # a process may end in between

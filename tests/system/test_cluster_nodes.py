@@ -13,10 +13,10 @@ from test_nodes import Node, on_both, only_record
 from driving import cell_folders, none_left, steps_began, until
 from rigdyno.schema.record import Completed, Failed
 
-SHORT = ["--cards", "2", "--ranks", "1", "--steps", "40", "--repeat", "1", "--idle", "1s"]
+SHORT = ["--set", "devices=2", "--ranks", "1", "--steps", "40", "--repeat", "1", "--idle", "1s"]
 
 
-def test_both_frameworks_over_two_nodes_with_telemetry_of_each(tmp_path):
+def test_both_frameworks_run_on_two_nodes_with_telemetry_of_each(tmp_path):
     with two_hosts(named=True) as hosts:
         run, _ = on_both(hosts, tmp_path, "cluster", *SHORT, PYTHONPATH=trusting_horovod(tmp_path))
     assert all(isinstance(record.outcome, Completed) for record in run.records)
@@ -32,7 +32,7 @@ def test_both_frameworks_over_two_nodes_with_telemetry_of_each(tmp_path):
         assert all(any(value is not None for value in node.cpu) for node in each.usage.nodes)
     drawn = [figure for figure in run.view().figures if figure.kind == "timeline"]
     names = [[series.name for series in figure.series] for figure in drawn]
-    assert names.count(["node 0", "node 1"]) == 7  # the idle rig's among them
+    assert names.count(["node 0", "node 1"]) == 7  # including that of the idle machine
     assert sum(each.job.seconds.value for each in run.measurements) == pytest.approx(
         sum(record.seconds for record in run.records if record.spec.workload != "idle")
     )

@@ -50,7 +50,7 @@ def seconds_stepped(store: Path) -> float:
     return float(rows["end_ns"][-1] - rows["start_ns"][0]) / 1e9
 
 
-def test_the_kernel_ends_a_worker_for_want_of_memory(tmp_path, little_memory):
+def test_a_worker_killed_by_the_kernel_is_out_of_memory(tmp_path, little_memory):
     (tmp_path / "hoard.py").write_text(HOARD)
     process = run_inside(little_memory, "run", "hoard.py:step", "--budget", "10m", cwd=tmp_path)
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
@@ -70,7 +70,7 @@ def test_a_workload_that_exceeds_the_group_is_refused_before_it_runs(tmp_path, l
 
 
 def test_a_processor_that_is_throttled_halfway_is_recognised(tmp_path, slow_processor):
-    """The steps alone tell, without a temperature or a clock to read.
+    """The steps alone show it, without a temperature or a clock to read.
 
     Other load can't hide it: the control group has priority over all other processes, so its rate before the limit is
     that of nearly a whole core, and after it at most that of a quarter. Other load may add a reason of its own.

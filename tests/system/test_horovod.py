@@ -26,9 +26,9 @@ import os, sys
 from pathlib import Path
 
 if "rigdyno.runner.worker" in sys.orig_argv:
-    from rigdyno.arrangements import _loops
+    from rigdyno.arrangements.common import loops
 
-    whole = _loops.train
+    whole = loops.train
 
     def weights(model):
         if hasattr(model, "parameters") and callable(model.parameters):
@@ -52,7 +52,7 @@ if "rigdyno.runner.worker" in sys.orig_argv:
         numpy.savez(folder / "weights.npz", loss=quality.last_loss, **arrays)
         return quality
 
-    _loops.train = train
+    loops.train = train
 """
 
 
@@ -63,7 +63,18 @@ def suite_run(tmp_path_factory):
     (folder / "sitecustomize.py").write_text(KEEPING)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     process = started(
-        "run", "cluster", "--cards", "2", "--steps", "40", "--repeat", "1", "--idle", "1s", cwd=folder, PYTHONPATH=path
+        "run",
+        "cluster",
+        "--set",
+        "devices=2",
+        "--steps",
+        "40",
+        "--repeat",
+        "1",
+        "--idle",
+        "1s",
+        cwd=folder,
+        PYTHONPATH=path,
     )
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
@@ -81,7 +92,7 @@ def python_path(tmp_path_factory):
     return trusting_horovod(tmp_path_factory.mktemp("horovod"))
 
 
-def test_all_ways_side_by_side_with_the_split_of_the_time(suite_run):
+def test_the_tables_show_all_arrangements_with_the_split_of_the_time(suite_run):
     found = jobs(suite_run)
     assert list(found) == [(workload, way) for workload, ways in WAYS.items() for way in ways]
     assert all(isinstance(record.outcome, Completed) for record in suite_run.records)
@@ -109,7 +120,7 @@ def trained(run, workload, way, rank, name="after"):
 
 @pytest.mark.parametrize("way", ["horovod", "horovod_mpi"])
 @pytest.mark.parametrize("workload", WAYS)
-def test_ranks_are_in_sync_and_learn_what_the_native_arrangement_learns_from_the_same_batches(suite_run, workload, way):
+def test_ranks_are_in_sync_and_match_the_native_arrangement(suite_run, workload, way):
     (one, loss), (other, other_loss) = (trained(suite_run, workload, way, rank) for rank in (0, 1))
     before, _ = trained(suite_run, workload, way, 0, "before")
     native, _ = trained(suite_run, workload, WAYS[workload][0], 0)
@@ -118,7 +129,7 @@ def test_ranks_are_in_sync_and_learn_what_the_native_arrangement_learns_from_the
         assert np.array_equal(ours, theirs)
         assert np.allclose(ours, own, atol=1e-5)
         assert not np.allclose(ours, first, atol=1e-4)
-    assert loss != other_loss  # each has batches of its own: alone they would have drifted apart
+    assert loss != other_loss  # each rank has its own batches: without averaging they would have drifted apart
 
 
 def of_this_test(folder: Path) -> list[str]:
@@ -126,9 +137,9 @@ def of_this_test(folder: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            told = " ".join([*process.cmdline(), process.environ().get("RIGDYNO_CELL", "")])
-            if str(folder) in told and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(told)
+            words = " ".join([*process.cmdline(), process.environ().get("RIGDYNO_CELL", "")])
+            if str(folder) in words and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(words)
         except psutil.Error:
             continue
     return found

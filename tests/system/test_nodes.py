@@ -179,7 +179,7 @@ def with_a_busy_host(tmp_path_factory):
     return alone.run()
 
 
-def test_a_host_that_is_busy_with_something_else_is_named(with_a_busy_host):
+def test_a_busy_host_is_named(with_a_busy_host):
     sentence = sentence_of(with_a_busy_host)
     assert "rank 1 computes" in sentence
     assert "waiting for it" in sentence

@@ -1,4 +1,4 @@
-"""The page in a real browser: it loads nothing, cuts no text, and can be used without a mouse."""
+"""Tests of the page in a real browser: it loads nothing, cuts no text, and can be used without a mouse."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from driving import here
 from figures_of_every_kind import EVERY
 from hostile_run import hostile_run
 from rigdyno.report.formats.html import render
-from rigdyno.report.page import Page
-from rigdyno.schema.campaign import CampaignHead, LeftOut, SuiteRun
+from rigdyno.report.text import Page
 from rigdyno.schema.record import Failed
 from rigdyno.schema.view import View
-from rigdyno.store.campaign import CampaignFolder
+from rigdyno.store.campaign import CampaignFolder, CampaignHead, LeftOut, SuiteRun
 from stored_duels import stored_duel, stored_suite
 from stored_runs import made_up_rank, stored_ranks, stored_run
 from support import NOW
@@ -98,7 +97,7 @@ def stored_campaign(root):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_leaves_the_page_and_nothing_is_cut(browser, pages, name, width):
+def test_the_page_makes_no_request_and_cuts_no_text(browser, pages, name, width):
     browser.open(pages[name], width=width)
     browser.ask("document.querySelectorAll('details').forEach(each => { each.open = true; })")
     assert browser.ask("document.scrollingElement.scrollWidth") <= width
@@ -108,7 +107,7 @@ def test_nothing_leaves_the_page_and_nothing_is_cut(browser, pages, name, width)
 
 
 @pytest.mark.parametrize(("name", "dark"), [*((name, False) for name in NAMES), ("two", True), ("hostile", True)])
-def test_axe_finds_nothing(browser, pages, name, dark):
+def test_axe_finds_no_violation(browser, pages, name, dark):
     browser.open(pages[name], width=1440, dark=dark)
     browser.ask("document.querySelectorAll('details').forEach(each => { each.open = true; })")
     assert barriers(browser) == []
@@ -164,7 +163,7 @@ def test_tables_are_sorted_with_the_keyboard(browser, pages):
     assert orders[2] == before
 
 
-def test_tips_are_reached_with_the_keyboard_and_go_with_escape(browser, pages):
+def test_tips_open_by_keyboard_and_close_with_escape(browser, pages):
     browser.open(pages["duel"], width=1440)
     tip = "document.getElementById('tip')"
     for _ in range(30):
@@ -196,7 +195,7 @@ def test_tips_stay_inside_the_window(browser, pages):
     assert all(left >= 0 and right <= 360 and wide > 0 for left, right, wide in box)
 
 
-def test_it_is_read_without_scripts(browser, pages):
+def test_the_page_is_readable_without_scripts(browser, pages):
     browser.open(pages["suite"], width=360, scripts=False)
     text = browser.call("DOM.getDocument", depth=-1)["root"]
     words = " ".join(_texts(text))
@@ -214,7 +213,7 @@ def _texts(node):
         yield from _texts(child)
 
 
-def test_what_is_folded_is_printed(browser, pages):
+def test_folded_sections_are_printed(browser, pages):
     browser.open(pages["suite"], width=1000, media="print")
     folded = "[...document.querySelectorAll('details.folded')].map(each => each.lastElementChild.checkVisibility())"
     assert browser.ask(folded) == [True, True]
@@ -222,7 +221,7 @@ def test_what_is_folded_is_printed(browser, pages):
     assert browser.ask(folded) == [False, False]
 
 
-def test_dark_follows_the_reader(browser, pages):
+def test_dark_mode_follows_the_readers_preference(browser, pages):
     colours = []
     for dark in (False, True):
         browser.open(pages["suite"], width=1440, dark=dark)
@@ -230,7 +229,7 @@ def test_dark_follows_the_reader(browser, pages):
     assert colours == ["rgb(255, 255, 255)", "rgb(18, 22, 27)"]
 
 
-# Marks whose middle lies outside of the plot that they belong to, and words that stick out of their drawing.
+# Finds marks whose middle is outside their plot, and words that stick out of their drawing.
 OUTSIDE = r"""
 (() => {
   const found = [], frame = /^M0,0h[1-9][\d.]*v[1-9][\d.]*h-[\d.]+Z$/;
@@ -270,7 +269,7 @@ def every_kind(tmp_path_factory):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_marks_lie_inside_their_axes_and_words_inside_their_drawings(browser, every_kind, width):
+def test_marks_are_inside_their_axes_and_words_inside_their_drawings(browser, every_kind, width):
     browser.open(every_kind, width=width)
     assert browser.ask("[...document.querySelectorAll('svg')].filter(each => each.checkVisibility()).length") == 10
     assert browser.ask(OUTSIDE) == []
@@ -280,7 +279,7 @@ def test_marks_lie_inside_their_axes_and_words_inside_their_drawings(browser, ev
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_axe_finds_nothing_in_figures(browser, every_kind, dark):
+def test_axe_finds_no_violation_in_figures(browser, every_kind, dark):
     browser.open(every_kind, width=1440, dark=dark)
     assert barriers(browser) == []
 
@@ -295,7 +294,7 @@ def test_drawings_follow_light_and_dark(browser, every_kind):
     assert len(set(seen)) == 4
 
 
-def test_a_mark_s_tip_is_shown_when_it_is_pointed_at_and_when_it_has_the_focus(browser, every_kind):
+def test_a_tip_is_shown_on_hover_and_on_focus(browser, every_kind):
     browser.open(every_kind, width=1440)
     mark = "[...document.querySelectorAll('svg')].find(each => each.checkVisibility()).querySelector('[role=img]')"
     label = browser.ask(f"{mark}.scrollIntoView({{block: 'center'}}), {mark}.getAttribute('aria-label')")

@@ -103,7 +103,7 @@ def test_the_participants_of_both_nodes_are_recorded(suite_run):
     assert list(measurement.phases.by_rank) == [0, 1]
 
 
-def test_a_suite_of_several_sizes_has_one_job(suite_run):
+def test_a_suite_of_several_sizes_runs_in_one_job(suite_run):
     finished, err = suite_run
     assert len(set(re.findall(r"Slurm job (\d+): starting", err))) == 1
     sizes = sorted((record.spec.workload, record.spec.nodes) for record in finished.records)
@@ -112,7 +112,7 @@ def test_a_suite_of_several_sizes_has_one_job(suite_run):
     assert {record.spec.launcher for record in finished.records} == {"slurm"}
 
 
-def test_inside_an_allocation_what_it_has_is_used(cluster, tmp_path):
+def test_an_existing_allocation_is_used(cluster, tmp_path):
     salloc = ("salloc", "--nodes=2", "--ntasks-per-node=1")
     arguments = ("resnet50", *SMALL, *ASKED, "--nodes", "2", "--steps", "3")
     code, _, err = run(cluster, tmp_path, *arguments, before=salloc)
@@ -129,7 +129,7 @@ def test_inside_an_allocation_what_it_has_is_used(cluster, tmp_path):
 
 
 def test_the_cluster_suite_trains_in_both_frameworks(cluster, tmp_path):
-    job = ("--cards", "2", "--nodes", "2", "--steps", "40", "--repeat", "1", "--idle", "1s")
+    job = ("--set", "devices=2", "--nodes", "2", "--steps", "40", "--repeat", "1", "--idle", "1s")
     code, _, err = run(cluster, tmp_path, "cluster", *ASKED, *job, PYTHONPATH=trusting_horovod(tmp_path))
     assert code in (0, 1), err
     finished = api.load(only_path(tmp_path))
@@ -195,17 +195,17 @@ def test_a_job_that_runs_out_of_its_time_is_recorded(cluster, tmp_path):
 def test_the_final_state_of_a_job_is_waited_for(monkeypatch):
     """A controller that is too busy to answer has not forgotten the job."""
     answers = iter([None, "JobState=COMPLETING Reason=None", None, "JobState=TIMEOUT Reason=TimeLimit"])
-    monkeypatch.setattr(slurm, "asked", lambda *_: next(answers))
+    monkeypatch.setattr(slurm, "run_slurm_command", lambda *_: next(answers))
     monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
-    assert slurm.why_ended("7") == ("job_ended", "Slurm job 7 ran out of its time (TimeLimit)")
+    assert slurm.explain_end("7") == ("job_ended", "Slurm job 7 ran out of its time (TimeLimit)")
 
 
 def test_a_controller_that_never_answers_leaves_the_reason_to_the_node(monkeypatch):
     monkeypatch.setattr(slurm, "ASK_SECONDS", 0.1)
     monkeypatch.setattr(slurm, "STATE_SECONDS", 0.1)
-    assert slurm.asked("sleep", "3600") is None
-    monkeypatch.setattr(slurm, "asked", lambda *_: None)
-    assert slurm.why_ended("7") is None
+    assert slurm.run_slurm_command("sleep", "3600") is None
+    monkeypatch.setattr(slurm, "run_slurm_command", lambda *_: None)
+    assert slurm.explain_end("7") is None
 
 
 def test_a_pending_job_says_why_and_is_cancelled_by_ctrl_c(cluster, tmp_path):

@@ -104,7 +104,7 @@ def test_the_other_host_is_started_and_its_participants_come_back(served, tmp_pa
 
 def test_the_cluster_suite_trains_in_both_frameworks(served, tmp_path):
     hosts, variables = served
-    job = ("cluster", "--cards", "2", "--steps", "40", "--repeat", "1", "--idle", "1s")
+    job = ("cluster", "--set", "devices=2", "--steps", "40", "--repeat", "1", "--idle", "1s")
     answer = run(hosts, tmp_path, variables | {"PYTHONPATH": trusting_horovod(tmp_path)}, *names_of(hosts), asked=job)
     assert answer.returncode in (0, 1), answer.stderr
     (path,) = (tmp_path / "runs").iterdir()
@@ -136,7 +136,7 @@ def test_an_interpreter_that_is_not_there_is_one_line(served, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_host_that_lets_nobody_in_is_named_at_once(served, tmp_path):
+def test_a_host_that_refuses_the_key_is_named_at_once(served, tmp_path):
     hosts, variables = served
     (tmp_path / "allowed").write_text("")
     answer = run(hosts, tmp_path, variables, *names_of(hosts))

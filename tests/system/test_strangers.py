@@ -36,22 +36,21 @@ while True:
 # A leader that speaks our protocol but guesses the secret.
 GUESSING_LEADER = f"""
 import sys
-from rigdyno.launchers._nodes.messages import Begin, Welcome
-from rigdyno.launchers._nodes.secret import sealed_by_leader
-from rigdyno.launchers.by_hand import _listening, stream_over
-from rigdyno.schema.participant import laid_out
-from rigdyno.schema.spec import Cell, RunSpec
+from rigdyno.launchers.by_hand import _listen, make_stream
+from rigdyno.launchers.nodes.messages import Begin, Welcome
+from rigdyno.launchers.nodes.streams import authenticate_node
+from rigdyno.schema.spec import Cell, RunSpec, assign_participants
 import msgspec
-listener = _listening(sys.argv[1], int(sys.argv[2]), "here")
+listener = _listen(sys.argv[1], int(sys.argv[2]), "here")
 while True:
-    frames = stream_over(listener.accept()[0])
+    frames = make_stream(listener.accept()[0])
     try:
-        _, stream = sealed_by_leader(frames, b"guessed: 0123456789")
+        _, stream = authenticate_node(frames, b"guessed: 0123456789")
     except Exception as error:
         print("turned down:", error, flush=True)
         continue
     spec = RunSpec(workload="os.py:system", options={{"command": "touch {TAKEN_OVER}"}}, world_size=2, nodes=2)
-    cell = Cell(name="x", spec=spec, participants=laid_out(2, 2, "cpu"))
+    cell = Cell(name="x", spec=spec, participants=assign_participants(2, 2, "cpu"))
     stream.send(msgspec.msgpack.encode(Welcome(node=1, working_folder="/")))
     stream.send(msgspec.msgpack.encode(Begin(number=1, cell=cell, address="127.0.0.1", port=1)))
 """
@@ -59,17 +58,17 @@ while True:
 FORGER = """
 import os, sys, time
 import msgspec
-from rigdyno.launchers._nodes.messages import Done, Piece, hello
-from rigdyno.launchers._nodes.secret import sealed_by_node
-from rigdyno.launchers.by_hand import stream_over
+from rigdyno.launchers.by_hand import make_stream
+from rigdyno.launchers.nodes.messages import Piece, RunDone
+from rigdyno.launchers.nodes.streams import authenticate_leader
 import socket
 forged = Piece(number=1, participant="rank1", file="report.json", content=b'{"outcome":{"type":"completed"}}')
 while True:
     for secret in (b"guessed: 0123456789", b"nobody else is on this machine"):
         try:
-            frames = stream_over(socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5))
-            stream = sealed_by_node(frames, secret, 1)
-            for message in (forged, Done(number=1)):
+            frames = make_stream(socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5))
+            stream = authenticate_leader(frames, secret, 1)
+            for message in (forged, RunDone(number=1)):
                 stream.send(msgspec.msgpack.encode(message))
             print("let in", flush=True)
         except Exception as error:
@@ -87,7 +86,7 @@ def stranger(host, folder: Path, program: str, *arguments: str) -> subprocess.Po
 
 
 @pytest.mark.parametrize("program", [STORE, GUESSING_LEADER], ids=["a store", "a leader that guesses"])
-def test_a_stranger_at_the_rendezvous_can_t_make_a_node_run_anything(tmp_path, program):
+def test_a_stranger_at_the_rendezvous_cannot_make_a_node_run_anything(tmp_path, program):
     with two_hosts() as (first, second):
         pretending = stranger(first, tmp_path, program, first.address, str(PORT))
         try:
@@ -102,20 +101,20 @@ def test_a_stranger_at_the_rendezvous_can_t_make_a_node_run_anything(tmp_path, p
     assert not list(tmp_path.rglob(TAKEN_OVER))
 
 
-def test_forged_files_become_no_figure(tmp_path):
+def test_forged_files_are_ignored(tmp_path):
     """The stranger tries from before the nodes meet until the end, on the host of the real node."""
     with (
         two_hosts() as (first, second),
         Node(first, 0, tmp_path, first, "resnet50", *SMALL, "--ranks", "1", "--steps", "3") as ours,
     ):
-        knocking = stranger(second, tmp_path, FORGER, first.address, str(PORT))
+        trying = stranger(second, tmp_path, FORGER, first.address, str(PORT))
         try:
             until(lambda: "kept out" in (tmp_path / "stranger.txt").read_text(), "the stranger had tried")
             with Node(second, 1, tmp_path, first, "resnet50") as theirs:
                 endings = ours.ended(), theirs.ended()
         finally:
-            knocking.kill()
-            knocking.wait()
+            trying.kill()
+            trying.wait()
     assert [code for code, _ in endings] == [0, 0], endings
     assert "let in" not in (tmp_path / "stranger.txt").read_text()
     record = only_record(ours)
@@ -151,7 +150,7 @@ class Observed(NamedTuple):
     """Observations of a run on two hosts, from its start to its end."""
 
     addresses: dict[str, set[str]]  # where each host should listen, and where it does
-    has_secret: list[str]  # command lines that hold the secret
+    has_secret: list[str]  # command lines that contain the secret
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +186,7 @@ def command_lines() -> Iterator[str]:
             yield process.read_bytes().decode(errors="replace")
 
 
-def test_each_host_listens_on_its_given_address_alone(observed):
+def test_each_host_listens_only_at_its_given_address(observed):
     """This holds for the meeting of the nodes, the store at which the ranks meet, and Gloo."""
     assert all(found == {expected} for expected, found in observed.addresses.items()), observed.addresses
 

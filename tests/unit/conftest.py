@@ -10,12 +10,12 @@ settings.load_profile("repeatable")
 
 PATIENCE_SECONDS = 60.0
 LIMITS = {
-    "rigdyno.launchers._nodes.remote": ["ANSWER_SECONDS"],
-    "rigdyno.launchers._nodes.session": ["STOP_SECONDS"],
-    "rigdyno.probes._meters": ["OPEN_SECONDS", "READ_SECONDS", "CLOSE_SECONDS"],
+    "rigdyno.launchers.nodes.remote": ["ANSWER_SECONDS"],
+    "rigdyno.launchers.nodes.session": ["STOP_SECONDS"],
+    "rigdyno.probes.common.probe_set": ["OPEN_SECONDS", "READ_SECONDS", "CLOSE_SECONDS"],
     "rigdyno.probes.tegrastats": ["FIRST_LINE_SECONDS"],
     "rigdyno.rig.environment": ["GIT_SECONDS"],
-    "rigdyno.rig.meters": ["PATIENCE_SECONDS"],
+    "rigdyno.features.doctor.diagnose": ["PATIENCE_SECONDS"],
 }
 
 

@@ -1,8 +1,8 @@
-"""Energy over a window of time, from counters and from readings of power. Pure: rows and channels in, joules out.
+"""Compute the energy of a window of time, from energy counters and from readings of power.
 
-A counter is read at the window's ends by interpolation. Power is integrated by trapezoids between readings, however
-unevenly these come. What no reading covers isn't filled in: a gap longer than a few readings is left out, and the share
-of the window that was covered is part of the result.
+A counter is interpolated at the ends of the window. Power is integrated by trapezoids between readings, at whatever
+times these come. Gaps longer than a few readings aren't filled in; the share of the window that was covered is part of
+the result.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rigdyno.analyse.streams import Rows
-from rigdyno.analyse.telemetry import Span
+from rigdyno.analyse.streams import Rows, TimeSpan
+from rigdyno.base.units import NS_PER_S, seconds_of_ns
 from rigdyno.schema.channel import Channel, bounds_of, measures_energy, most_watts
-from rigdyno.schema.energy import MeterEnergy, Whole
-from rigdyno.units import NS_PER_S, seconds_of_ns
+from rigdyno.schema.measured import MeterEnergy, Whole
 
 GAP_INTERVALS = 3.5  # longer pauses between two readings are not bridged
+
 ENOUGH_FOR_A_PACE = 5  # readings that tell how often a sensor has a new value
 
 Floats = NDArray[np.float64]
 
 
-class Curve(NamedTuple):
-    """The sound readings of one channel, in seconds from the window's start."""
+class PowerCurve(NamedTuple):
+    """The valid readings of one channel, in seconds from the start of the window."""
 
     at: Floats
     values: Floats
@@ -41,9 +41,49 @@ class Covered(NamedTuple):
     interval_seconds: float | None
 
 
-def meters_of(channels: Sequence[Channel], rows: Rows, span: Span, node: int = 0) -> list[MeterEnergy]:
-    """Every meter of power or energy that covered some of the window. A counter is preferred; where its power is read
-    as well, both are given."""
+class _Parts(NamedTuple):
+    """The covered parts of the window, one for each pair of consecutive readings."""
+
+    lengths: Floats
+    joules: Floats
+    highest: Floats  # watts
+
+
+class NodeEnergy(NamedTuple):
+    """Meters of one node whose sum is the power of a part of it."""
+
+    whole: Whole
+    meters: tuple[MeterEnergy, ...]
+
+    @property
+    def watts(self) -> float:
+        return sum(meter.watts for meter in self.meters)
+
+    @property
+    def joules(self) -> float:
+        return sum(meter.joules for meter in self.meters)
+
+    @property
+    def coverage(self) -> float:
+        return min(meter.coverage for meter in self.meters)
+
+    @property
+    def peak_watts(self) -> float | None:
+        """Return the peak of a single meter; the peaks of several needn't coincide."""
+        return self.meters[0].peak_watts if len(self.meters) == 1 else None
+
+    @property
+    def source(self) -> str:
+        names = " + ".join(meter.title for meter in self.meters)
+        words = f"sum of rails {names}" if self.whole == "rails" else names
+        return f"{words} ({', '.join(dict.fromkeys(meter.sensor for meter in self.meters))})"
+
+
+def meters_of(channels: Sequence[Channel], rows: Rows, span: TimeSpan, node: int = 0) -> list[MeterEnergy]:
+    """Return every meter of power or energy that covered a part of the window.
+
+    A counter is preferred; if the same meter gives power too, that mean is added as a check.
+    """
     groups: dict[object, list[Channel]] = {}
     for channel in channels:
         if measures_energy(channel):
@@ -52,9 +92,9 @@ def meters_of(channels: Sequence[Channel], rows: Rows, span: Span, node: int = 0
     return [meter for meter in found if meter is not None]
 
 
-def _meter(group: Sequence[Channel], rows: Rows, span: Span, node: int) -> MeterEnergy | None:
+def _meter(group: Sequence[Channel], rows: Rows, span: TimeSpan, node: int) -> MeterEnergy | None:
     ordered = sorted(group, key=lambda channel: channel.kind != "counter")
-    ways = [(channel, covered) for channel in ordered if (covered := covered_by(channel, rows, span)) is not None]
+    ways = [(channel, covered) for channel in ordered if (covered := measure_coverage(channel, rows, span)) is not None]
     if not ways:
         return None
     channel, covered = ways[0]
@@ -78,38 +118,25 @@ def _meter(group: Sequence[Channel], rows: Rows, span: Span, node: int) -> Meter
     )
 
 
-def covered_by(channel: Channel, rows: Rows, span: Span) -> Covered | None:
-    """None: it covered nothing of the window."""
+def measure_coverage(channel: Channel, rows: Rows, span: TimeSpan) -> Covered | None:
+    """Return the energy that one channel measured in the window; None if it covered nothing of it."""
     curve = _curve(channel, rows, span)
     if curve is None:
         return None
     window = seconds_of_ns(span.end_ns - span.start_ns)
-    parts = _counted(curve, channel, window) if channel.kind == "counter" else _integrated(curve, window)
+    parts = _count(curve, channel, window) if channel.kind == "counter" else _integrate(curve, window)
     seconds = float(parts.lengths.sum())
     if seconds <= 0:
         return None
     updates = int(np.count_nonzero((curve.at >= 0) & (curve.at <= window)))
-    if channel.interval_seconds:  # the same value read twice is one
+    if channel.interval_seconds:  # the same value read twice counts once
         updates = min(updates, int(window / channel.interval_seconds))
     pauses = np.diff(curve.at)
     interval = max(float(np.median(pauses)), channel.interval_seconds or 0.0) if len(pauses) else None
-    return Covered(float(parts.joules.sum()), seconds, _highest(parts), updates, interval)
+    return Covered(float(parts.joules.sum()), seconds, _peak_watts(parts), updates, interval)
 
 
-class _Parts(NamedTuple):
-    """Of the time between two readings, what lies in the window and is covered."""
-
-    lengths: Floats
-    joules: Floats
-    highest: Floats  # watts
-
-
-def _highest(parts: _Parts) -> float | None:
-    counted = parts.lengths > 0
-    return float(parts.highest[counted].max()) if counted.any() else None
-
-
-def _integrated(curve: Curve, window: float) -> _Parts:
+def _integrate(curve: PowerCurve, window: float) -> _Parts:
     left, right = curve.at[:-1], curve.at[1:]
     begin, end, pauses = np.maximum(left, 0.0), np.minimum(right, window), right - left
     lengths = np.where(pauses <= curve.gap, np.maximum(end - begin, 0.0), 0.0)
@@ -118,9 +145,12 @@ def _integrated(curve: Curve, window: float) -> _Parts:
     return _Parts(lengths, lengths * (at_begin + at_end) / 2, np.maximum(at_begin, at_end))
 
 
-def _counted(curve: Curve, channel: Channel, window: float) -> _Parts:
-    """What a counter rose by while nobody looked it has counted all the same: a gap is bridged unless the window ends
-    in it. A fall, or a rise that nothing can draw, is no energy: it began anew, or is broken."""
+def _count(curve: PowerCurve, channel: Channel, window: float) -> _Parts:
+    """Return the energy between readings of a counter.
+
+    A counter goes on during a gap, so gaps inside the window are bridged. A fall, or a rise that is physically
+    impossible, isn't counted: the counter was reset or is broken.
+    """
     left, right = curve.at[:-1], curve.at[1:]
     begin, end, pauses = np.maximum(left, 0.0), np.minimum(right, window), right - left
     rises = np.diff(curve.values)
@@ -131,7 +161,12 @@ def _counted(curve: Curve, channel: Channel, window: float) -> _Parts:
     return _Parts(lengths, lengths * rates, rates)
 
 
-def _curve(channel: Channel, rows: Rows, span: Span) -> Curve | None:
+def _peak_watts(parts: _Parts) -> float | None:
+    counted = parts.lengths > 0
+    return float(parts.highest[counted].max()) if counted.any() else None
+
+
+def _curve(channel: Channel, rows: Rows, span: TimeSpan) -> PowerCurve | None:
     if channel.name not in (rows.dtype.names or ()) or len(rows) < 2:
         return None
     at = (rows["at_ns"] - span.start_ns) / NS_PER_S
@@ -141,53 +176,25 @@ def _curve(channel: Channel, rows: Rows, span: Span) -> Curve | None:
     if np.count_nonzero(sound) < 2:
         return None
     at_sound = at[sound]
-    ahead = np.maximum.accumulate(at_sound)  # a clock that stands still or runs back dates nothing
+    ahead = np.maximum.accumulate(at_sound)  # drop readings whose clock stood still or ran backwards
     rising = np.concatenate(([True], at_sound[1:] > ahead[:-1]))
     kept, found = at_sound[rising], values[sound][rising]
-    return Curve(kept, found, _gap(channel, at, kept)) if len(kept) > 1 else None
+    return PowerCurve(kept, found, _gap(channel, at, kept)) if len(kept) > 1 else None
 
 
 def _gap(channel: Channel, at: Floats, kept: Floats) -> float:
-    """By the pace of the sampler, of the sensor as it says, and of the values that came."""
+    """Return the longest pause to bridge, from the pace of the sampler, of the sensor and of its values."""
     paces = [float(np.median(np.diff(at))), channel.interval_seconds or 0.0]
     if len(kept) >= ENOUGH_FOR_A_PACE:
         paces.append(float(np.median(np.diff(kept))))
     return GAP_INTERVALS * max(paces)
 
 
-class Total(NamedTuple):
-    """Meters of one node that add up."""
+def totals_of(meters: Sequence[MeterEnergy]) -> dict[Whole, NodeEnergy]:
+    """Return the totals of a node, by the part of the node that they cover.
 
-    whole: Whole
-    meters: tuple[MeterEnergy, ...]
-
-    @property
-    def watts(self) -> float:
-        return sum(meter.watts for meter in self.meters)
-
-    @property
-    def joules(self) -> float:
-        return sum(meter.joules for meter in self.meters)
-
-    @property
-    def coverage(self) -> float:
-        return min(meter.coverage for meter in self.meters)
-
-    @property
-    def peak_watts(self) -> float | None:
-        """Of one meter: those of several need not be at the same time."""
-        return self.meters[0].peak_watts if len(self.meters) == 1 else None
-
-    @property
-    def source(self) -> str:
-        names = " + ".join(meter.title for meter in self.meters)
-        words = f"sum of rails {names}" if self.whole == "rails" else names
-        return f"{words} ({', '.join(dict.fromkeys(meter.sensor for meter in self.meters))})"
-
-
-def totals_of(meters: Sequence[MeterEnergy]) -> dict[Whole, Total]:
-    """What may be said of a whole node, by how much of it that is. Nothing is counted twice: two meters at the wall, or
-    at a board's input, measure the same thing."""
+    Nothing is counted twice: two meters at the wall, or at the input of a board, measure the same thing.
+    """
     wholes = [meter for meter in meters if meter.extent == "whole"]
     rails = tuple(meter for meter in meters if meter.extent == "rail")
     chips = tuple(meter for meter in wholes if meter.scope in ("card", "package"))
@@ -197,4 +204,4 @@ def totals_of(meters: Sequence[MeterEnergy]) -> dict[Whole, Total]:
         "rails": rails,
         "chips": chips,
     }
-    return {whole: Total(whole, chosen) for whole, chosen in found.items() if chosen}
+    return {whole: NodeEnergy(whole, chosen) for whole, chosen in found.items() if chosen}

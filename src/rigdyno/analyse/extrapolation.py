@@ -1,4 +1,7 @@
-"""From the rate of some steps to the time of many: the interval is of another process's time, not of the mean's."""
+"""Predict the time of a long job from the rate of some steps.
+
+The interval is that of the time of one more process, which is wider than the interval of the mean.
+"""
 
 from __future__ import annotations
 
@@ -14,41 +17,42 @@ from rigdyno.schema.estimate import Estimate, Missing, relative_half_width
 from rigdyno.schema.measured import Measurement
 
 CONFIDENCE = 0.95
-# Identical code in two processes differs by 0.6 to 1.5 % (standard deviation) on shared machines: this is 95 % of the
-# difference between two of them.
+
+# On shared machines, processes of the same code differ by 0.6 to 1.5 % (standard deviation). This is the half-width of
+# the 95 % interval of the difference between two of them.
 BETWEEN_PROCESSES = 1.96 * math.sqrt(2) * 0.015
 
 
 @dataclass(frozen=True)
-class Spread:
-    """By how much processes of the same code differ on this rig."""
+class ProcessSpread:
+    """The spread between processes of the same code on this rig."""
 
-    deviation: float  # standard, of the rate's logarithm
-    degrees: int  # of freedom
+    deviation: float  # standard deviation of the logarithm of the rate
+    degrees: int  # degrees of freedom
 
 
-def spread_between(measurements: Iterable[Measurement]) -> Spread | None:
-    """Of all rows of a run together: a few processes of each tell too little by themselves. None: no row has two."""
+def spread_between(measurements: Iterable[Measurement]) -> ProcessSpread | None:
+    """Return the spread pooled over all rows of a run, because one row has few processes; None if no row has two."""
     every = [figures.process_rates for each in measurements for figures in each.kinds.values()]
     logarithms = [[math.log(rate) for rate in rates] for rates in every if len(rates) > 1]
     degrees = sum(len(rates) - 1 for rates in logarithms)
     squares = sum((len(rates) - 1) * variance(rates) for rates in logarithms)
-    return Spread(math.sqrt(squares / degrees), degrees) if degrees else None
+    return ProcessSpread(math.sqrt(squares / degrees), degrees) if degrees else None
 
 
-def as_prediction(rate: Estimate, processes: int, spread: Spread | None = None) -> Estimate:
-    """A rate with the interval that another process's rate lies in.
+def as_prediction(rate: Estimate, processes: int, spread: ProcessSpread | None = None) -> Estimate:
+    """Return the rate with the prediction interval of one more process.
 
-    Of several processes: the mean's interval shrinks with their number, and one more of them doesn't. Where other rows
-    of the run tell more about how processes differ, it is theirs. Of a single one its steps tell how steady it was, and
-    nothing about how the next will differ: that is added.
+    The interval of the mean shrinks with the number of processes; that of one more process doesn't. If the spread over
+    all rows of the run has more degrees of freedom, it is used. The steps of a single process say nothing about the
+    difference to the next process, so a usual difference is added.
     """
     half, confidence = relative_half_width(rate), rate.confidence
     if spread is not None and spread.degrees > processes - 1:
         reach = student_quantile(0.5 + CONFIDENCE / 2, spread.degrees)
         wide, confidence = reach * spread.deviation * math.sqrt(1 + 1 / processes), CONFIDENCE
         if processes == 1 and half is not None:
-            wide = math.hypot(half, wide)  # its own steps may be less steady than those of other rows
+            wide = math.hypot(half, wide)  # its steps may be less steady than those of other rows
         why = f"of one more process, by how those of all rows differ, {spread.degrees} degrees of freedom"
     elif half is None:
         return rate.without_interval(rate.method)
@@ -66,19 +70,21 @@ def as_prediction(rate: Estimate, processes: int, spread: Spread | None = None) 
 
 
 def time_of(
-    items: float, rate: Estimate, processes: int, spread: Spread | None = None, warm_up_seconds: float = 0.0
+    items: float, rate: Estimate, processes: int, spread: ProcessSpread | None = None, warm_up_seconds: float = 0.0
 ) -> Estimate:
-    """Seconds for so many items. A job's first steps are part of it, and take as much longer as they were seen to."""
+    """Return the seconds for `items`, with the extra time that the first steps took."""
     predicted = as_prediction(rate, processes, spread)
     whole = predicted.mapped(lambda a_second: warm_up_seconds + items / a_second, "s")
     return msgspec.structs.replace(whole, method=f"extrapolated from {rate.n} measured ones; {whole.method}")
 
 
 def seconds_for(
-    items: float, each: Measurement, spread: Spread | None = None, *, of_many: bool = False
+    items: float, each: Measurement, spread: ProcessSpread | None = None, *, of_many: bool = False
 ) -> Estimate | Missing:
-    """Of so many items, from the first step on: from the whole job where one was run, else from the steps' rate.
-    `of_many`: of one epoch among others, without what only the first steps of a training take."""
+    """Return the seconds for `items`, from the whole job if one was run, else from the rate of the steps.
+
+    `of_many`: the time of one epoch among many, without the extra time of the first steps of a training.
+    """
     job, begin = each.job, 0.0 if "step" not in each.kinds else each.kinds["step"].warm_up_seconds
     if job is not None:
         method = "the whole job without its start" + ("" if job.seconds.n > 1 else ", one process")

@@ -1,4 +1,4 @@
-"""Which configuration of one run is the same as which of another."""
+"""Match the configurations of two runs, and name configurations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rigdyno.schema.spec import RunSpec
 
 
 class Both(NamedTuple):
-    """The same configuration, measured twice; or the only ones of a workload, with other options."""
+    """The same configuration measured twice, or the only configurations of a workload on both sides."""
 
     baseline: Measurement
     candidate: Measurement
@@ -26,9 +26,11 @@ class Matches(NamedTuple):
     only_candidate: list[Measurement]
 
 
-def matched(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -> Matches:
-    """Those with the same number of threads first, so that of several each meets its like. What is the only
-    one of its workload on both sides is matched in any case: what differs is then said."""
+def match_configurations(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -> Matches:
+    """Match equal configurations first, then those that differ only in threads, then the only ones of a workload.
+
+    Differences between matched configurations are reported elsewhere.
+    """
     ours, theirs = list(baseline), list(candidate)
     pairs: list[Both] = []
     for alike in (_are_the_same, are_alike, _only_ones(ours, theirs)):
@@ -47,7 +49,7 @@ def _are_the_same(one: RunSpec, two: RunSpec) -> bool:
 
 
 def are_alike(one: RunSpec, two: RunSpec) -> bool:
-    """The same but for the number of threads, which is a property of the rig as much as of the configuration."""
+    """Tell whether two specs are equal except for the number of threads, which also depends on the rig."""
     return _are_the_same(replace(one, threads=None), replace(two, threads=None))
 
 
@@ -58,8 +60,10 @@ def _only_ones(*sides: Sequence[Measurement]) -> Callable[[RunSpec, RunSpec], bo
 
 
 def name_of(spec: RunSpec, kind: str | None = None, *, rules_alone: bool = False) -> str:
-    """'tensor_add size=4096', and whatever isn't the usual. `rules_alone`: of an option that is as large as fits
-    nothing but that, where it came to several values."""
+    """Return a name such as 'tensor_add size=4096', with everything that isn't the default.
+
+    `rules_alone`: write 'largest' instead of the value that a search found.
+    """
     words = spec.named_options(rules_alone=rules_alone)
     parts = [spec.workload, *(f"{name}={value}" for name, value in words.items())]
     parts += [spec.update] if spec.update != "plain" else []
@@ -69,17 +73,18 @@ def name_of(spec: RunSpec, kind: str | None = None, *, rules_alone: bool = False
 
 
 def figures_by_name(measurements: Sequence[Measurement]) -> dict[str, KindFigures]:
-    """What may leave the house: the figures of everything that ended well and isn't INVALID, by a name for each."""
+    """Return the figures to export, by unique names: those of every VALID or SUSPECT configuration."""
     found: dict[str, KindFigures] = {}
     for measurement in measurements:
         if measurement.status not in ("VALID", "SUSPECT"):
             continue
         for kind, figures in measurement.kinds.items():
-            found[_free(name_of(measurement.spec, kind if len(measurement.kinds) > 1 else None), found)] = figures
+            name = name_of(measurement.spec, kind if len(measurement.kinds) > 1 else None)
+            found[_unused_name(name, found)] = figures
     return found
 
 
-def _free(name: str, taken: Mapping[str, object]) -> str:
-    """Configurations that differ in their threads or their seed alone have the same name."""
+def _unused_name(name: str, taken: Mapping[str, object]) -> str:
+    """Number a name that is taken: configurations that differ only in threads or seed have the same name."""
     names = (name if number == 1 else f"{name} ({number})" for number in count(1))
     return next(each for each in names if each not in taken)

@@ -1,67 +1,102 @@
-"""How the rate held: burst against sustained, and whether the machine throttled."""
+"""Compare the rate at the beginning of a run (burst) with that at its end (sustained), and recognise throttling."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rigdyno.analyse.slices import RateOverTime, rate_over_time
-from rigdyno.analyse.streams import Rows
-from rigdyno.analyse.telemetry import (
+from rigdyno.analyse.streams import (
     CLOCK,
     MEMORY_PRESSURE,
     STEAL,
     STOPPED,
     TEMPERATURE,
-    Span,
+    Rows,
+    TimeSpan,
+    items,
     mean_reading,
     pushed_aside_share,
     readings,
+    row_seconds,
     span_of,
 )
-from rigdyno.errors import DamagedRun
+from rigdyno.base.errors import DamagedRun
+from rigdyno.base.units import NS_PER_S
 from rigdyno.schema.measured import Soak
-from rigdyno.units import NS_PER_S
 
-# Leading slices below this share of the first quarter's rate are warm-up: a burst begins behind them.
+SLICES = 60  # about the columns of a plot in the terminal, and enough to see when a rate fell
+
+# Leading slices below this share of the first quarter's rate are warm-up; the burst begins after them.
 WARM_UP_RATE = 0.9
+
 # The burst is the first tenth: heat sinks fill within a minute of a ten-minute soak.
 BURST_SHARE = 0.1
-# What is left at the end: long enough to outlast a neighbour's burst.
+
+# The sustained rate is that of the last third, which outlasts a burst of other load.
 SUSTAINED_SHARE = 1 / 3
-# A shared machine wanders by up to 15 % by itself; overheated ones lose a quarter and more (published: 300 fell to 55).
+
+# The rate of a shared machine varies by up to 15 %; overheated ones lose 25 % or more (published: 300 fell to 55).
 THROTTLED_RATE = 0.8
-# 'Stays down' allows for a slice in ten that recovers for a moment.
+
+# A rate stays down if at least nine slices in ten are below the threshold.
 STAYS_DOWN_SHARE = 0.9
-# Threads that stood in the run queue for half of what was lost were pushed aside by other tenants; and so for time that
-# they were stopped, or waited for memory.
+
+# A loss isn't throttling if waiting explains half of it: in the run queue, for memory, or while stopped.
 EXPLAINED_BY_WAITING = 0.5
-# Heat takes tens of seconds to build up. Within 8 s, memory that a virtual machine shares with its neighbours fell to
-# 0.76 by itself with nothing waiting: shorter streams are left to 'never settled', which doesn't condemn.
+
+# Heat takes tens of seconds to build up. Within 8 s, the memory bandwidth of a shared virtual machine fell to 0.76 by
+# itself, with nothing waiting. Shorter streams are left to the rule 'never settled', which isn't INVALID.
 MIN_SECONDS = 20.0
-# Unless the fall is a clear one, well below what was seen to happen by itself.
+
+# A clear fall, well below what happens without throttling, needs less time.
 CLEARLY_THROTTLED_RATE = 0.6
+
 CLEAR_MIN_SECONDS = 9.0
-MIN_SLICES = 12  # four for the end, so that one stray slice doesn't decide
+
+MIN_SLICES = 12  # so that the last third has four, and one outlier doesn't decide
+
+
+class RateOverTime(NamedTuple):
+    """The rate in slices of equal length; a slice without a step has no entry."""
+
+    seconds: NDArray[np.float64]  # mean time of the slice's steps, since the stream began
+    rates: NDArray[np.float64]  # items/s
 
 
 def soak(rows: Rows, telemetry: Rows | None) -> Soak:
-    """Of one kind's rows, warm-up included."""
+    """Return burst and sustained rate of the rows of one kind, warm-up included."""
     if len(rows) == 0:
         raise DamagedRun("a soak without a single step")
     over_time = rate_over_time(rows)
-    burst, sustained = _burst(over_time.rates), float(np.median(_end(over_time.rates)))
+    burst, sustained = _burst(over_time.rates), float(np.median(_last_rates(over_time.rates)))
     stays_down = _stays_down(over_time, burst)
     return Soak(
         burst=burst,
         sustained=sustained,
-        throttled=stays_down and not _explained(rows, telemetry, 1 - sustained / burst),
+        throttled=stays_down and not _is_explained(rows, telemetry, 1 - sustained / burst),
         fell=sustained < THROTTLED_RATE * burst,
-        seconds=_plain(over_time.seconds),
-        rates=_plain(over_time.rates),
+        seconds=_as_floats(over_time.seconds),
+        rates=_as_floats(over_time.rates),
         clock_mhz=_at_slices(rows, telemetry, CLOCK, over_time.seconds),
         temperature_c=_at_slices(rows, telemetry, TEMPERATURE, over_time.seconds),
     )
+
+
+def rate_over_time(rows: Rows, slices: int = SLICES) -> RateOverTime:
+    """Return items per second, slice by slice; a step belongs to the slice of its middle."""
+    if len(rows) == 0:
+        return RateOverTime(np.empty(0), np.empty(0))
+    began = rows["start_ns"][0]
+    middles = ((rows["start_ns"] - began) + (rows["end_ns"] - began)) / (2 * NS_PER_S)
+    whole = (rows["end_ns"][-1] - began) / NS_PER_S
+    index = np.minimum((middles * (slices / whole)).astype(int), slices - 1)
+    counts = np.bincount(index, minlength=slices)
+    full = counts > 0
+    middle = np.bincount(index, middles, slices)[full] / counts[full]
+    rates = np.bincount(index, items(rows), slices)[full] / np.bincount(index, row_seconds(rows), slices)[full]
+    return RateOverTime(middle, rates)
 
 
 def _burst(rates: NDArray[np.float64]) -> float:
@@ -71,28 +106,28 @@ def _burst(rates: NDArray[np.float64]) -> float:
     return float(np.median(rates[begin : begin + max(1, round(BURST_SHARE * len(rates)))]))
 
 
-def _end(rates: NDArray[np.float64]) -> NDArray[np.float64]:
+def _last_rates(rates: NDArray[np.float64]) -> NDArray[np.float64]:
     return rates[-max(1, round(SUSTAINED_SHARE * len(rates))) :]
 
 
 def _stays_down(over_time: RateOverTime, burst: float) -> bool:
-    """Below the limit at the end, and staying there."""
+    """Tell whether the rate at the end is below the threshold and stays there."""
     if len(over_time.rates) < MIN_SLICES or over_time.seconds[-1] < CLEAR_MIN_SECONDS:
         return False
     rate = THROTTLED_RATE if over_time.seconds[-1] >= MIN_SECONDS else CLEARLY_THROTTLED_RATE
-    return bool(np.mean(_end(over_time.rates) < rate * burst) >= STAYS_DOWN_SHARE)
+    return bool(np.mean(_last_rates(over_time.rates) < rate * burst) >= STAYS_DOWN_SHARE)
 
 
-def _explained(rows: Rows, telemetry: Rows | None, lost_share: float) -> bool:
-    """Whether waiting of another kind accounts for the loss; where it can't be read, it doesn't."""
+def _is_explained(rows: Rows, telemetry: Rows | None, lost_share: float) -> bool:
+    """Tell whether waiting accounts for the loss; what can't be read counts as no waiting."""
     begin, end = span_of(rows)
-    late = Span(end - int(SUSTAINED_SHARE * (end - begin)), end)
+    late = TimeSpan(end - int(SUSTAINED_SHARE * (end - begin)), end)
     others = (mean_reading(telemetry, channel, late) or 0.0 for channel in (STEAL, STOPPED, MEMORY_PRESSURE))
     return (pushed_aside_share(telemetry, late) or 0.0) + sum(others) >= EXPLAINED_BY_WAITING * lost_share
 
 
 def _at_slices(rows: Rows, telemetry: Rows | None, channel: str, seconds: NDArray[np.float64]) -> tuple[float, ...]:
-    """Readings at the slices' middles, between neighbouring ones; none at all if they don't reach over all slices."""
+    """Return readings interpolated at the slices; nothing if they don't span all slices."""
     span = span_of(rows)
     found = readings(telemetry, channel, span)
     if found is None:
@@ -101,8 +136,8 @@ def _at_slices(rows: Rows, telemetry: Rows | None, channel: str, seconds: NDArra
     reach = max(2.0, 2 * float(seconds[-1]) / len(seconds))
     if at[0] > seconds[0] + reach or at[-1] < seconds[-1] - reach:
         return ()
-    return _plain(np.interp(seconds, at, found.values))
+    return _as_floats(np.interp(seconds, at, found.values))
 
 
-def _plain(values: NDArray[np.float64]) -> tuple[float, ...]:
+def _as_floats(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)

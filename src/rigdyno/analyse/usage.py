@@ -1,4 +1,4 @@
-"""Usage and power over time, from each node's telemetry: what the document of the cluster drew."""
+"""Compute usage and power over time from the telemetry of each node."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rigdyno.analyse.streams import Rows
+from rigdyno.base.units import NS_PER_S
 from rigdyno.schema.channel import Channel
 from rigdyno.schema.measured import NodeUsage, Usage
-from rigdyno.schema.participant import Participant
 from rigdyno.schema.samples import Header
-from rigdyno.units import NS_PER_S
+from rigdyno.schema.spec import Participant
 
-MOST_POINTS = 240  # of a curve: more can't be told apart in a drawing
+MOST_POINTS = 240  # per curve: more can't be told apart in a figure
+
 HOST = "host"
 
 Samples = tuple[Header, Rows]
+
 Floats = NDArray[np.float64]
 
 
 def usage_of(steps: Sequence[Samples], telemetry: Sequence[Samples]) -> Usage | None:
-    """None: nobody sampled it."""
-    begun = _first_steps(steps)
+    """Return usage and power while the ranks stepped; None if nothing was sampled."""
+    begun = _step_spans(steps)
     found = [
         (header, rows, begun[header.participant.clock])
         for header, rows in telemetry
@@ -31,7 +33,7 @@ def usage_of(steps: Sequence[Samples], telemetry: Sequence[Samples]) -> Usage | 
     ]
     if not found:
         return None
-    while_stepping = [rows[_inside(rows, span)] for _, rows, span in found]
+    while_stepping = [rows[_within(rows, span)] for _, rows, span in found]
     channels = [header.channels for header, _, _ in found]
     cpu = [_mean(cores(known, rows)) for known, rows in zip(channels, while_stepping, strict=True)]
     loads = [cards(known, rows) for known, rows in zip(channels, while_stepping, strict=True)]
@@ -41,11 +43,11 @@ def usage_of(steps: Sequence[Samples], telemetry: Sequence[Samples]) -> Usage | 
         nodes=tuple(_node(header, rows, span[0]) for header, rows, span in found),
         cpu=_mean(np.array([each for each in cpu if each is not None])),
         interval_seconds=float(np.median(np.diff(found[0][1]["at_ns"])) / NS_PER_S),
-        **_of_device(device),
+        **_device_statistics(device),
     )
 
 
-def _of_device(readings: Floats) -> dict[str, float]:
+def _device_statistics(readings: Floats) -> dict[str, float]:
     if not len(readings):
         return {}
     low, high = np.quantile(readings, (0.05, 0.95))
@@ -54,8 +56,8 @@ def _of_device(readings: Floats) -> dict[str, float]:
     return {"device": mean, "device_low": float(low), "device_high": float(high), **bursts}
 
 
-def _first_steps(steps: Sequence[Samples]) -> dict[str, tuple[int, int]]:
-    """By clock: when its first rank began to step, and its last one ended."""
+def _step_spans(steps: Sequence[Samples]) -> dict[str, tuple[int, int]]:
+    """Return, by clock, when the first rank began to step and the last one ended."""
     spans: dict[str, tuple[int, int]] = {}
     for header, rows in steps:
         if len(rows):
@@ -65,7 +67,7 @@ def _first_steps(steps: Sequence[Samples]) -> dict[str, tuple[int, int]]:
     return spans
 
 
-def _inside(rows: Rows, span: tuple[int, int]) -> NDArray[np.bool_]:
+def _within(rows: Rows, span: tuple[int, int]) -> NDArray[np.bool_]:
     inside: NDArray[np.bool_] = (rows["at_ns"] >= span[0]) & (rows["at_ns"] <= span[1])
     return inside
 
@@ -88,21 +90,21 @@ def _values(curve: Floats, chosen: NDArray[np.int_]) -> tuple[float | None, ...]
 
 
 def cores(channels: Sequence[Channel], rows: Rows) -> Floats:
-    """The mean over the cores that the ranks may use."""
-    return _averaged([each for each in _loads(channels) if each.sensor == HOST], rows)
+    """Return the mean load of the cores that the ranks may use."""
+    return _average([each for each in _loads(channels) if each.sensor == HOST], rows)
 
 
 def cards(channels: Sequence[Channel], rows: Rows) -> Floats | None:
-    """The mean over the node's cards; None: it has none that can be read."""
+    """Return the mean load of the node's GPUs; None if it has none that can be read."""
     found = [each for each in _loads(channels) if each.device.startswith("gpu")]
-    return _averaged(found, rows) if found else None
+    return _average(found, rows) if found else None
 
 
 def _loads(channels: Sequence[Channel]) -> list[Channel]:
     return [each for each in channels if each.quantity == "utilisation"]
 
 
-def _averaged(channels: Sequence[Channel], rows: Rows) -> Floats:
+def _average(channels: Sequence[Channel], rows: Rows) -> Floats:
     if not channels:
         return np.full(len(rows), np.nan)
     values = np.array([rows[each.name] for each in channels], dtype=np.float64)
@@ -113,7 +115,7 @@ def _averaged(channels: Sequence[Channel], rows: Rows) -> Floats:
 
 
 def power(channels: Sequence[Channel], rows: Rows) -> Floats | None:
-    """Watts of the node by the widest of its meters; None: it has none."""
+    """Return the watts of the node by the meter that covers most of it; None if it has no meter."""
     chosen = _widest(channels)
     if not chosen:
         return None
@@ -122,8 +124,10 @@ def power(channels: Sequence[Channel], rows: Rows) -> Floats | None:
 
 
 def _widest(channels: Sequence[Channel]) -> list[Channel]:
-    """Nothing is counted twice: a meter that has a gauge and a counter is read by the gauge, two meters of the same
-    whole by the first."""
+    """Return the channels that cover most of the node without counting anything twice.
+
+    A meter with a gauge and a counter is read by the gauge; of two meters of the same part, the first is used.
+    """
     metered = [each for each in channels if each.quantity in ("power", "energy") and each.scope is not None]
     by_meter: dict[object, Channel] = {}
     for each in sorted(metered, key=lambda channel: channel.kind == "counter"):

@@ -1,18 +1,18 @@
-"""`rigdyno completion`: what a shell needs to complete rigdyno's words."""
+"""`rigdyno completion`: print the script for tab completion in a shell."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
-from rigdyno.errors import EXIT_DONE, UsageError
+from rigdyno.base.errors import EXIT_DONE, UsageError
 
 
-@click.command("completion", short_help="What your shell needs to complete rigdyno's words.")
+@click.command("completion", short_help="Print the script for tab completion in a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> int:
-    """Prints the completion script.
+    """Print the script for tab completion in a shell.
 
     \b
     Examples:

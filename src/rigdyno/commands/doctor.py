@@ -1,4 +1,4 @@
-"""`rigdyno doctor`: what this rig is, what can be read on it, what disturbs it, and what would go wrong."""
+"""`rigdyno doctor`: show this machine's hardware, probes and noise, and the traps that could spoil a run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import click
 import msgspec
 from rich.console import Console
 
-from rigdyno.clock import SystemClock
-from rigdyno.commands._shared import probes_here, rig_progress
-from rigdyno.report.doctor import draw
-from rigdyno.rig.diagnose import diagnose
+from rigdyno.base.clock import SystemClock
+from rigdyno.commands.common.output import probes_here, rig_progress
+from rigdyno.features.doctor.diagnose import diagnose
+from rigdyno.features.doctor.report import draw
 
 
-@click.command(short_help="What this rig is, its meters, its noise, its traps.")
+@click.command(short_help="Check this machine: hardware, probes, noise, traps.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--quick", is_flag=True, help="Leave out the traps (half a minute, most of it torch.compile).")
+@click.option("--quick", is_flag=True, help="Skip the traps (half a minute, most of it torch.compile).")
 def doctor(as_json: bool, quick: bool) -> None:
-    """Look over this rig: hardware, limits, software, meters, noise now, and traps.
+    """Check this machine: hardware, limits, software, probes, current noise, and traps.
 
-    Each trap is tried in a process of its own, so that a crash is a finding.
+    Each trap is tried in its own process, so that a crash is a finding.
     """
     with rig_progress() as progress:
         diagnosis = diagnose(probes_here(), SystemClock(), quick, progress)

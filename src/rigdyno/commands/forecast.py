@@ -1,31 +1,31 @@
-"""`rigdyno forecast`: what a larger rig would give, from points of a smaller one."""
+"""`rigdyno forecast`: predict the throughput of more devices from measurements of fewer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._points import batch_of, given_points, link_of, require_room
-from rigdyno.commands._shared import out_option, rendered
-from rigdyno.commands._volumes import volume_view
-from rigdyno.errors import EXIT_DONE, BadValue, UsageError
-from rigdyno.schema.scaling import Given, Link, Point
+from rigdyno.base.errors import EXIT_DONE, BadValue, UsageError
+from rigdyno.commands.common.output import device_counts, out_option
+from rigdyno.features.forecast.points import batch_of, given_points, link_of, require_room
+from rigdyno.report.text import render_view
+from rigdyno.schema.scaling import Given, Link, ScalingPoint
 from rigdyno.store.location import utf8
 
 if TYPE_CHECKING:
-    from rigdyno.analyse.forecast import Curve
-    from rigdyno.analyse.link import Crossing
-    from rigdyno.report.forecast import Work
+    from rigdyno.features.forecast.curve import ScalingCurve
+    from rigdyno.features.forecast.links import Crossing
+    from rigdyno.features.forecast.report import Work
     from rigdyno.schema.view import View
 
-MOST_DEVICES = 1_000_000
 MOST_ITEMS = 1_000_000_000
-VOLUME = "volume"  # instead of points: how long volumes take
+
 NEEDS_BATCH = "--batch, the items that one device does in a step"
+
 EXAMPLES = """\b
 Examples:
   rigdyno forecast points.csv
@@ -33,9 +33,6 @@ Examples:
   rigdyno forecast points.csv --images 1.28e6 --epochs 90 --watts 300
   rigdyno forecast points.csv --batch 32 --bytes-per-step 102e6 --link-gbit-s 10
   rigdyno forecast runs/scaling.20260101-120000 --devices-per-node 8
-  rigdyno forecast volume --price-per-hour 3
-  rigdyno forecast volume --voxels 8.1e12 --devices 1,8,64
-  rigdyno forecast volume raw.zarr
 
 \b
 points.csv, with at least three sizes; `nodes` may be left out:
@@ -45,28 +42,26 @@ points.csv, with at least three sizes; `nodes` may be left out:
   16,608,2
 
 \b
-Two more columns may say what goes over the link between nodes; each is one
-number for the whole rig, and the flags of the same name win:
+Two more columns may describe the link between nodes. Each has one number for
+the whole cluster; flags of the same name override it:
   bytes_per_step   gradients of a step, e.g. 102e6
-  link_gbit_s      what a node's link carries, e.g. 10
+  link_gbit_s      bandwidth of a node's link, e.g. 10
 """
 
 
-@click.command("forecast", epilog=EXAMPLES, short_help="What a larger rig would give.")
-@click.argument("points", nargs=-1, required=True, metavar="POINTS...|volume")
-@click.option("--devices", "sizes", metavar="N[,N...]", help="How many devices. [default: twice and 4 times as many]")
-@click.option("--voxels", type=float, multiple=True, help="For volume: one of so many voxels, e.g. 8.1e12.")
-@click.option("--price-per-hour", type=float, help="For volume: of one device, in any money.")
-@click.option("--devices-per-node", type=click.IntRange(1), help="How many devices one node holds.")
-@click.option("--batch", type=click.IntRange(1, MOST_ITEMS), help="Items that one device does in a step.")
-@click.option("--bytes-per-step", type=float, help="Gradients that a step sends between nodes.")
-@click.option("--link-gbit-s", type=float, help="What a node's link carries, in Gbit/s.")
-@click.option("--images", "--items", "items", type=float, help="How many items the job has, in an epoch.")
-@click.option("--epochs", type=float, default=1.0, show_default=True, help="How often the job goes through them.")
-@click.option("--watts", type=float, help="What one device draws, for the energy of the job.")
-@click.option("--unit", help="What an item is. [default: what the runs say, else image]")
+@click.command("forecast", epilog=EXAMPLES, short_help="Predict the throughput of more devices.")
+@click.argument("points", nargs=-1, required=True, metavar="POINTS...")
+@click.option("--devices", "sizes", metavar="N[,N...]", help="Numbers of devices. [default: 2 and 4 times the largest]")
+@click.option("--devices-per-node", type=click.IntRange(1), help="Number of devices of one node.")
+@click.option("--batch", type=click.IntRange(1, MOST_ITEMS), help="Items per device and step.")
+@click.option("--bytes-per-step", type=float, help="Bytes of gradients that a step sends between nodes.")
+@click.option("--link-gbit-s", type=float, help="Bandwidth of a node's link, in Gbit/s.")
+@click.option("--images", "--items", "items", type=float, help="Items per epoch of the job.")
+@click.option("--epochs", type=float, default=1.0, show_default=True, help="Epochs of the job.")
+@click.option("--watts", type=float, help="Power of one device, for the energy of the job.")
+@click.option("--unit", help="Name of an item. [default: that of the runs, else image]")
 @click.option("--format", "form", type=click.Choice(catalogue.names("format")), default="terminal", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @out_option
 def command(
     points: tuple[str, ...],
@@ -74,42 +69,20 @@ def command(
     form: str,
     as_json: bool,
     out: str | None,
-    voxels: tuple[float, ...],
-    price_per_hour: float | None,
     **asked: Any,
 ) -> int:
-    """Throughput, speedup and time of a job for more devices than were measured, with a 90 % interval.
+    """Predict throughput, speedup and job time of more devices than were measured, with a 90 % interval.
 
-    POINTS is a CSV file, or one or more run folders of one configuration with different numbers of ranks. Every
-    row says whether it was measured or predicted. A link that none of the points has crossed isn't crossed: that needs
-    one more measurement, and it says which; or, for a rougher forecast, --batch and what the link carries.
-
-    `volume` instead: hours, energy and price of the famous volumes, of --voxels, or of a volume at a path, from the
-    newest run of `rigdyno run volume` or `rigdyno infer`, or from one that is named; beside the published GPUs.
+    POINTS is a CSV file, or one or more run folders of one configuration with different numbers of ranks. Every row is
+    marked as measured or predicted. A forecast for several nodes from measurements on one node needs one more
+    measurement, which is named; or, for a rougher forecast, --batch, --bytes-per-step and --link-gbit-s.
     """
-    if points[0] == VOLUME:
-        _require_of_volume(asked)
-        counts = _sizes(sizes) if sizes else []
-        view = volume_view(points[1:], voxels, counts, price_per_hour, asked["watts"], out)
-    else:
-        for flag, given in (("--voxels", voxels), ("--price-per-hour", price_per_hour)):
-            if given not in (None, ()):
-                raise UsageError(f"{flag} is for volumes; try `rigdyno forecast volume {flag} ...`")
-        view = _of_points(points, sizes, out, **asked)
-    click.echo(rendered(view, "json" if as_json else form), nl=False)
+    view = _forecast_points(points, sizes, out, **asked)
+    click.echo(render_view(view, "json" if as_json else form), nl=False)
     return EXIT_DONE
 
 
-def _require_of_volume(asked: Mapping[str, Any]) -> None:
-    """What is about training steps means nothing there."""
-    flags = {"devices_per_node", "batch", "bytes_per_step", "link_gbit_s", "items", "unit"}
-    wrong = next((name for name in sorted(flags) if asked.get(name) is not None), None)
-    if wrong is not None:
-        flag = "images" if wrong == "items" else wrong.replace("_", "-")
-        raise UsageError(f"--{flag} is for points of a training; leave it out with volume")
-
-
-def _of_points(
+def _forecast_points(
     points: tuple[str, ...],
     sizes: str | None,
     out: str | None,
@@ -123,19 +96,20 @@ def _of_points(
     watts: float | None,
     unit: str | None,
 ) -> View:
-    from rigdyno.analyse.forecast import Curve
-    from rigdyno.report.forecast import Forecast, forecast_view
+    from rigdyno import api
+    from rigdyno.features.forecast.curve import ScalingCurve
+    from rigdyno.features.forecast.report import Forecast, forecast_view
 
-    given = given_points(points, out)
+    given = given_points(points, out, api.load)
     link, batch = link_of(given, bytes_per_step, link_gbit_s), batch_of(given, batch)
-    kept, remarks = _one_curve(given)
+    kept, remarks = _points_of_one_curve(given)
     require_room(kept, devices_per_node)
-    crossing = _crossing(kept, link, batch, devices_per_node)
-    asked = _sizes(sizes) if sizes else _further(kept, devices_per_node, crossing)
-    curve = Curve(kept)
+    crossing = _make_crossing(kept, link, batch, devices_per_node)
+    asked = device_counts(sizes) if sizes else _default_sizes(kept, devices_per_node, crossing)
+    curve = ScalingCurve(kept)
     if crossing is None:
         _require_crossed(kept, asked, devices_per_node, link)
-        remarks += _about_the_link(link, batch, curve, asked, devices_per_node)
+        remarks += _check_link(link, batch, curve, asked, devices_per_node)
     forecast = Forecast(
         source=utf8(given.source),
         runs=given.runs,
@@ -145,26 +119,25 @@ def _of_points(
         batch=batch,
         crossing=crossing,
     )
-    return forecast_view(forecast, _work(items, epochs, watts), remarks)
+    return forecast_view(forecast, _make_work(items, epochs, watts), remarks)
 
 
-def _one_curve(given: Given) -> tuple[list[Point], list[str]]:
-    from rigdyno.analyse.forecast import LEAST_POINTS
-    from rigdyno.analyse.mechanisms import not_one_curve
+def _points_of_one_curve(given: Given) -> tuple[list[ScalingPoint], list[str]]:
+    from rigdyno.features.forecast.curve import LEAST_POINTS
+    from rigdyno.features.forecast.links import points_after_jump
 
-    kept, remark = not_one_curve(given.points)
+    kept, remark = points_after_jump(given.points)
     if len(kept) < LEAST_POINTS:
         why = remark or f"{given.source} has {len(given.points)} sizes"
         raise UsageError(f"{why}; a forecast needs at least {LEAST_POINTS}: measure more")
     return kept, [*given.remarks, *([remark] if remark else [])]
 
 
-def _crossing(
-    points: Sequence[Point], link: Link | None, batch: int | None, devices_per_node: int | None
+def _make_crossing(
+    points: Sequence[ScalingPoint], link: Link | None, batch: int | None, devices_per_node: int | None
 ) -> Crossing | None:
-    """Only where all points lie on one node: a measured crossing is better than a link's data sheet."""
-    from rigdyno.analyse.link import Crossing
-    from rigdyno.analyse.mechanisms import devices_on_a_node, have_crossed
+    """Model the link between nodes, only if all points are on one node: otherwise the points have measured it."""
+    from rigdyno.features.forecast.links import Crossing, devices_on_a_node, have_crossed
 
     on_a_node = devices_on_a_node(points, devices_per_node)
     if link is None or batch is None or on_a_node is None or have_crossed(points):
@@ -172,19 +145,11 @@ def _crossing(
     return Crossing(link=link, batch=batch, devices_per_node=on_a_node)
 
 
-def _sizes(text: str) -> list[int]:
-    try:
-        sizes = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        raise BadValue(f"--devices takes whole numbers, not '{text}'; try 16,32,64") from None
-    if not 1 <= sizes[0] <= sizes[-1] <= MOST_DEVICES:
-        raise BadValue(f"--devices must lie between 1 and {MOST_DEVICES:,}, not '{text}'")
-    return sizes
-
-
-def _further(points: Sequence[Point], devices_per_node: int | None, crossing: Crossing | None) -> list[int]:
-    """As far as the points allow; if they allow nothing, twice as many, so that the refusal says why."""
-    from rigdyno.analyse.mechanisms import uncrossed_link
+def _default_sizes(
+    points: Sequence[ScalingPoint], devices_per_node: int | None, crossing: Crossing | None
+) -> list[int]:
+    """Return 2 and 4 times the largest size if the points allow it; if neither, 2 times, so that the error says why."""
+    from rigdyno.features.forecast.links import uncrossed_link
 
     largest = points[-1].devices
     sizes = [2 * largest, 4 * largest]
@@ -194,44 +159,42 @@ def _further(points: Sequence[Point], devices_per_node: int | None, crossing: Cr
 
 
 def _require_crossed(
-    points: Sequence[Point], sizes: Sequence[int], devices_per_node: int | None, link: Link | None
+    points: Sequence[ScalingPoint], sizes: Sequence[int], devices_per_node: int | None, link: Link | None
 ) -> None:
-    from rigdyno.analyse.mechanisms import uncrossed_link
+    from rigdyno.features.forecast.links import uncrossed_link
 
     for size in sizes:
         reason = uncrossed_link(points, size, devices_per_node)
         if reason and link is None:
             raise UsageError(f"{reason}; for a rougher forecast give --batch, --bytes-per-step and --link-gbit-s")
         if reason:
-            raise UsageError(f"{size} devices need several nodes; to cross the given link add {NEEDS_BATCH}")
+            raise UsageError(f"{size} devices need several nodes; to use the given link add {NEEDS_BATCH}")
 
 
-def _about_the_link(
-    link: Link | None, batch: int | None, curve: Curve, sizes: Sequence[int], devices_per_node: int | None
+def _check_link(
+    link: Link | None, batch: int | None, curve: ScalingCurve, sizes: Sequence[int], devices_per_node: int | None
 ) -> list[str]:
-    """Points that have crossed it know better; but the two must not contradict each other."""
-    from rigdyno.analyse.link import crossed_steps
-    from rigdyno.analyse.mechanisms import devices_on_a_node
-    from rigdyno.report.link import link_contradictions
+    """Return remarks if the given link contradicts points on several nodes, which take precedence over it."""
+    from rigdyno.features.forecast.links import crossed_steps, devices_on_a_node, link_contradictions
 
     if link is None:
         return []
     on_a_node = devices_on_a_node(curve.points, devices_per_node)
     if on_a_node is None:
-        return ["the given link isn't used: nobody says how many nodes there were; add a column 'nodes'"]
+        return ["the given link isn't used: the number of nodes is unknown; add a column 'nodes'"]
     if batch is None:
-        return [f"the given link isn't used: to hold it against the figures, add {NEEDS_BATCH}"]
+        return [f"the given link isn't used: to compare it with the figures, add {NEEDS_BATCH}"]
     return link_contradictions(link, crossed_steps(curve, sizes, batch, on_a_node))
 
 
-def _work(items: float | None, epochs: float, watts: float | None) -> Work | None:
-    from rigdyno.report.forecast import Work
+def _make_work(items: float | None, epochs: float, watts: float | None) -> Work | None:
+    from rigdyno.features.forecast.report import Work
 
     for flag, value in (("--images", items), ("--epochs", epochs), ("--watts", watts)):
         if value is not None and not 0 < value < math.inf:
             raise BadValue(f"{flag} must be above zero, not {value:g}")
     if items is None:
         if watts is not None:
-            raise BadValue("--watts needs a job to count the energy of; add --images")
+            raise BadValue("--watts needs a job to compute the energy of; add --images")
         return None
     return Work(items=items * epochs, watts_per_device=watts)

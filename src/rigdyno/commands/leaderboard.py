@@ -1,4 +1,4 @@
-"""`rigdyno leaderboard`: stored and published rows together."""
+"""`rigdyno leaderboard`: rank stored runs among the published machines."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from pathlib import Path
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._shared import out_option, rendered, root_of
-from rigdyno.errors import EXIT_DONE, RigdynoError, UnknownName
-from rigdyno.report.view import board_of
+from rigdyno.base.errors import EXIT_DONE, RigdynoError, UnknownName
+from rigdyno.commands.common.output import out_option
+from rigdyno.report.text import render_view
+from rigdyno.report.view import make_leaderboard_view
 from rigdyno.schema.measured import Measurement
 from rigdyno.store.index import find
+from rigdyno.store.location import root_of
 
 
-@click.command("leaderboard", short_help="Stored runs among the published machines.")
+@click.command("leaderboard", short_help="Rank stored runs among the published machines.")
 @click.argument("suite")
-@click.option("--all", "every_run", is_flag=True, help="Every stored run, not only the newest of each rig.")
+@click.option("--all", "every_run", is_flag=True, help="Show all stored runs, not only the newest of each machine.")
 @click.option("--format", "form", type=click.Choice(catalogue.names("format")), default="terminal", show_default=True)
 @out_option
 def command(suite: str, every_run: bool, form: str, out: str | None) -> int:
-    """Stored runs among the published machines; published rows are marked, with their source and note.
+    """Rank stored runs among the published machines. Published rows are marked, with their source and a note.
 
     \b
     Example:
@@ -31,15 +33,17 @@ def command(suite: str, every_run: bool, form: str, out: str | None) -> int:
     if suite not in ranked:
         raise UnknownName("suite with a leaderboard", suite, ranked)
     board = catalogue.load("suite", suite)()
-    found, warnings = _stored(root_of(out), board.ranked_workload)
-    shown = found if every_run else _newest_of_each(found)
-    click.echo(rendered(board_of(board.leaderboard(shown), warnings), form), nl=False)
+    found, warnings = _load_measurements(root_of(out), board.ranked_workload)
+    ranked_runs = found if every_run else _newest_of_each(found)
+    click.echo(render_view(make_leaderboard_view(board.leaderboard(ranked_runs), warnings), form), nl=False)
     return EXIT_DONE
 
 
-def _stored(root: Path, workload: str) -> tuple[list[Measurement], list[str]]:
-    """Each run by itself and as a whole: processes of two runs are no repeats of each other, and a run's own limits
-    belong to its verdicts."""
+def _load_measurements(root: Path, workload: str) -> tuple[list[Measurement], list[str]]:
+    """Load each run separately and completely.
+
+    Processes of two runs aren't repeats of each other, and verdicts depend on the limits measured in the same run.
+    """
     from rigdyno import api
 
     entries, warnings = find(root, workload=workload) if root.is_dir() else ([], [])

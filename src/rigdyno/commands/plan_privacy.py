@@ -1,4 +1,4 @@
-"""`rigdyno plan-privacy`: the noise that keeps a training within an epsilon, and what it costs on this rig."""
+"""`rigdyno plan-privacy`: compute the noise that keeps a training within an epsilon, and its time on this machine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from pathlib import Path
 import click
 
 from rigdyno import catalogue
-from rigdyno.commands._shared import out_option, rendered, root_of
+from rigdyno.base.errors import EXIT_DONE, BadValue, RigdynoError, UsageError
+from rigdyno.commands.common.output import out_option
 from rigdyno.contracts import Requirement
-from rigdyno.errors import EXIT_DONE, BadValue, RigdynoError, UsageError
+from rigdyno.report.text import render_view
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.view import View
-from rigdyno.store.campaign import located, stored_folders
+from rigdyno.store.campaign import find_run, stored_folders
+from rigdyno.store.location import root_of
 
 MOST_SAMPLES = 10**12
+
 MOST_EPOCHS = 10**6
+
 NEEDS = (Requirement("torch"), Requirement("dp_accounting", extra="private"))
+
 EXAMPLES = """\b
 Examples:
   rigdyno plan-privacy --samples 50000 --batch 512 --epochs 20 --epsilon 3
@@ -26,16 +31,16 @@ Examples:
 """
 
 
-@click.command("plan-privacy", epilog=EXAMPLES, short_help="The noise for an epsilon, and the time it takes here.")
-@click.option("--samples", type=click.IntRange(1, MOST_SAMPLES), required=True, help="Of the data set.")
-@click.option("--batch", type=click.IntRange(1, MOST_SAMPLES), required=True, help="That a batch has on average.")
-@click.option("--epochs", type=click.IntRange(1, MOST_EPOCHS), required=True, help="How long to train.")
-@click.option("--epsilon", type=float, help="To stay within.")
-@click.option("--noise", type=float, help="The noise multiplier, instead of an epsilon.")
-@click.option("--delta", type=float, help="For which epsilon is given. [default: a tenth of one over the samples]")
-@click.option("--run", "run", metavar="RUN", help="A stored private run that tells the time. [default: the newest]")
+@click.command("plan-privacy", epilog=EXAMPLES, short_help="Compute the noise for an epsilon, and the training time.")
+@click.option("--samples", type=click.IntRange(1, MOST_SAMPLES), required=True, help="Samples in the data set.")
+@click.option("--batch", type=click.IntRange(1, MOST_SAMPLES), required=True, help="Mean number of samples per batch.")
+@click.option("--epochs", type=click.IntRange(1, MOST_EPOCHS), required=True, help="Number of epochs.")
+@click.option("--epsilon", type=float, help="Largest epsilon allowed.")
+@click.option("--noise", type=float, help="Noise multiplier, instead of an epsilon.")
+@click.option("--delta", type=float, help="Delta of the privacy guarantee. [default: 0.1 / samples]")
+@click.option("--run", "run", metavar="RUN", help="Stored private run, for the time. [default: the newest]")
 @click.option("--format", "form", type=click.Choice(catalogue.names("format")), default="terminal", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @out_option
 def command(
     samples: int,
@@ -49,23 +54,23 @@ def command(
     as_json: bool,
     out: str | None,
 ) -> int:
-    """The least noise that keeps so many epochs within an epsilon, or the epsilon of a given noise.
+    """Compute the least noise that keeps a training within an epsilon, or the epsilon of a given noise.
 
-    Epsilon is given epoch by epoch, by two accountants, and the time on this rig is that of a stored run."""
+    Epsilon is shown for each epoch, by two accountants. The time on this machine is taken from a stored run."""
     if (epsilon is None) == (noise is None):
-        raise UsageError("give --epsilon, or --noise, and not both")
+        raise UsageError("give either --epsilon or --noise")
     if batch > samples:
-        raise BadValue(f"a batch of {batch} is more than the {samples} samples")
+        raise BadValue(f"--batch {batch} is larger than the data set of {samples} samples")
     for name, value in (("epsilon", epsilon), ("noise", noise)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise BadValue(f"--{name} must be a number above 0, not {value:g}")
-    catalogue.demand(NEEDS, "plan-privacy")
-    view = _view(samples, batch, epochs, epsilon, noise, delta or 0.1 / samples, _timed(run, out))
-    click.echo(rendered(view, "json" if as_json else form), nl=False)
+    catalogue.require_installed(NEEDS, "plan-privacy")
+    view = _make_view(samples, batch, epochs, epsilon, noise, delta or 0.1 / samples, _find_timed(run, out))
+    click.echo(render_view(view, "json" if as_json else form), nl=False)
     return EXIT_DONE
 
 
-def _view(
+def _make_view(
     samples: int,
     batch: int,
     epochs: int,
@@ -75,40 +80,40 @@ def _view(
     timed: Measurement | str,
 ) -> View:
     from rigdyno.engines.dp import PrivacyError
-    from rigdyno.report.privacy_plan import PrivacyPlan, view_of
+    from rigdyno.features.privacy_plan.report import PrivacyPlan, privacy_plan_view
 
     try:
-        plan = PrivacyPlan.made(samples, batch, epochs, delta, epsilon=epsilon, noise=noise)
+        plan = PrivacyPlan.make(samples, batch, epochs, delta, epsilon=epsilon, noise=noise)
     except PrivacyError as error:
         raise BadValue(" ".join(str(error).split())) from error
-    return view_of(plan, timed)
+    return privacy_plan_view(plan, timed)
 
 
-def _timed(run: str | None, out: str | None) -> Measurement | str:
-    """The stored measurement of a private update that is quickest; or why there is none."""
+def _find_timed(run: str | None, out: str | None) -> Measurement | str:
+    """Return the fastest private update of the given run or of the newest that has one; else why there is none."""
     root = root_of(out)
     if run is not None:
-        found = _private_at(located(root, run))
+        found = _fastest_private_at(find_run(root, run))
         if found is None:
             raise UsageError(f"{run} has no finished private training; try a run of `rigdyno run privacy`")
         return found
     for folder in reversed(stored_folders(root)):
         try:
-            found = _private_at(folder.path)
-        except RigdynoError:  # one that can't be read tells nothing
+            found = _fastest_private_at(folder.path)
+        except RigdynoError:  # skip runs that can't be read
             continue
         if found is not None:
             return found
     return f"no private training is stored in {root}; `rigdyno run privacy` measures one"
 
 
-def _private_at(path: Path) -> Measurement | None:
+def _fastest_private_at(path: Path) -> Measurement | None:
     from rigdyno import api
     from rigdyno.schema.estimate import Estimate
     from rigdyno.store.campaign import is_campaign
 
     if is_campaign(path):
-        return None  # its suites lie beside it as runs of their own
+        return None  # the runs of its suites are examined separately
     rates = [(each, each.throughput()) for each in api.load(path).measurements if _is_private(each)]
     known = [(each, rate.value) for each, rate in rates if isinstance(rate, Estimate)]
     return max(known, key=lambda pair: pair[1])[0] if known else None

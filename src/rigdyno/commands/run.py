@@ -1,29 +1,33 @@
-"""`rigdyno run`: measures a suite, a plan, a workload or a user's own step."""
+"""`rigdyno run`: measure a suite, all suites, a plan, a workload or a user's own step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from rigdyno.commands._campaign import Ending, conducted, run_all, write_page_of
-from rigdyno.commands._shared import exit_code, flags_of, out_option, outcome_text, root_of
-from rigdyno.errors import EXIT_DONE, DamagedRun, RigdynoError, UsageError
-from rigdyno.launchers._nodes.secret import read_secret
-from rigdyno.plan.build import is_inference, is_own_loop, workload_of
-from rigdyno.plan.campaign import ALL
-from rigdyno.plan.load import Request, from_flags, is_given
+from rigdyno.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_MEASURED, DamagedRun, RigdynoError, UsageError
+from rigdyno.commands.common.output import OutputOptions, exit_code, flags_of, out_option, outcome_text, write_page_of
+from rigdyno.features.campaign.plan import ALL
+from rigdyno.features.campaign.report import campaign_lines
+from rigdyno.launchers.nodes.streams import read_secret
+from rigdyno.plan.build import can_reach_nodes, is_inference, is_own_loop, workload_of
+from rigdyno.plan.request import Request, from_flags, is_given
 from rigdyno.plan.run_options import FLAGS
-from rigdyno.report.page import page_of
-from rigdyno.report.plan_text import plan_lines
-from rigdyno.report.progress import observer_for
+from rigdyno.report.plan_text import describe_plan
+from rigdyno.report.progress import make_observer
+from rigdyno.report.text import detect_page, join_documents, render_view, render_view_or_json
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.spec import RunSpec
 from rigdyno.store.campaign import is_campaign
 from rigdyno.store.folder import RunFolder
+from rigdyno.store.location import root_of
+
+if TYPE_CHECKING:
+    from rigdyno.features.campaign.run import Campaign, PreparedCampaign
 
 EXAMPLES = """\b
 Examples:
@@ -47,12 +51,12 @@ Examples:
     "--resume",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Run what an earlier run has left, and what lost its nodes; what failed stays failed.",
+    help="Continue an interrupted run. Failed cells are not retried.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the plan, and measure nothing.")
-@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write the page of it when it is over.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option("--quiet", is_flag=True, help="Only the table and the verdict.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and measure nothing.")
+@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write an HTML page at the end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--quiet", is_flag=True, help="Print only the table and the verdict.")
 def command(
     target: str | None,
     resume: str | None = None,
@@ -64,49 +68,94 @@ def command(
     quiet: bool = False,
     **flags: Any,
 ) -> int:
-    """Measures a suite, all suites that can run here, a plan, a workload or your own step.
+    """Measure a suite, all suites that can run here, a plan, a workload or your own step.
 
-    Every configuration runs in a fresh process; every step is kept in the run folder. All suites together take 15
-    minutes unless --budget says otherwise."""
-    from rigdyno import api  # brings numpy, which --help can do without
+    Every configuration runs in a fresh process, and every step is stored in the run folder. `run all` takes 15 minutes
+    unless --budget is given. --resume also runs cells again that lost their nodes."""
+    from rigdyno import api  # imports numpy, which --help doesn't need
+    from rigdyno.runner.orchestrate import create_run  # imports numpy, which --help doesn't need
+    from rigdyno.runner.sessions import open_run_sessions  # imports numpy, which --help doesn't need
 
     folder: RunFolder | None = None
     if resume is not None:
         _require_alone(target, flags)
         if is_campaign(Path(resume)):
-            return _resumed_campaign(Path(resume), Ending(as_json, quiet, html), dry_run=dry_run)
-        folder, head = _resumed(resume)
+            return _resume_campaign(Path(resume), OutputOptions(as_json, quiet, html), dry_run=dry_run)
+        folder, head = _load_resumable(resume)
     else:
         request = from_flags({"target": target, **flags})
         if request.node_rank > 0:
             return _take_part(request, read_secret(secret_file), quiet=quiet)
         if request.target == ALL:
-            return run_all(request, root_of(out), Ending(as_json, quiet, html), dry_run=dry_run)
+            return run_all(request, root_of(out), OutputOptions(as_json, quiet, html), dry_run=dry_run)
         head = api.prepare(request)
-    talk = not (as_json or quiet)
+    verbose = not (as_json or quiet)
     if dry_run and as_json:
         click.echo(msgspec.json.format(msgspec.json.encode({"plan": head.plan}), indent=2))
-    elif talk or dry_run:
-        click.echo("\n".join(plan_lines(head, root_of(out), page_of(), every_cell=dry_run)))
+    elif verbose or dry_run:
+        click.echo("\n".join(describe_plan(head, root_of(out), detect_page(), every_cell=dry_run)))
     if dry_run:
         return EXIT_DONE
-    with api.sessions(head, folder, read_secret(secret_file), _saying(quiet=quiet)) as sessions:
+    with open_run_sessions(head, folder, read_secret(secret_file), _make_printer(quiet=quiet)) as sessions:
         if folder is None:
-            folder = api.start(head, root_of(out))
-        finished = api.carry_out(folder, head, observer_for(quiet=quiet), sessions)
+            folder = create_run(head, root_of(out))
+        finished = api.carry_out(folder, head, make_observer(quiet=quiet), sessions)
     click.echo(outcome_text(finished, as_json=as_json, quiet=quiet), nl=False)
     write_page_of(folder.path, html, quiet=as_json or quiet)
     return exit_code(finished)
 
 
-def _saying(*, quiet: bool) -> Callable[[str], None]:
+def run_all(request: Request, root: Path, ending: OutputOptions, *, dry_run: bool) -> int:
+    from rigdyno import api
+    from rigdyno.features.campaign import run as campaign
+
+    prepared = campaign.prepare_campaign(request)
+    if dry_run and ending.as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(_plan_document(prepared)), indent=2))
+    elif dry_run or not (ending.as_json or ending.quiet):
+        lines = campaign_lines(prepared.plan, prepared.rig, root, detect_page(), every_cell=dry_run)
+        click.echo("\n".join(lines))
+    if dry_run:
+        return EXIT_DONE
+    return run_campaign(campaign.create_campaign(prepared, root, api.load), ending)
+
+
+def _plan_document(prepared: PreparedCampaign) -> dict[str, object]:
+    plan = prepared.plan
+    return {"plans": plan.plans, "left_out": plan.left_out, "budget_seconds": plan.budget_seconds}
+
+
+def run_campaign(found: Campaign, ending: OutputOptions) -> int:
+    """Run all cells of a campaign that have no record yet, and print its card."""
+    from rigdyno import api
+    from rigdyno.features.campaign.run import CampaignRunner
+
+    CampaignRunner(found, api.carry_out_within, lambda stage: make_observer(quiet=ending.quiet, stage=stage)).conduct()
+    views = found.views()
+    if ending.as_json:
+        click.echo(join_documents([render_view(view, "json") for view in views], "json"), nl=False)
+    else:
+        click.echo(render_view_or_json(views[0], as_json=False, quiet=ending.quiet), nl=False)
+    write_page_of(found.folder.path, ending.html, quiet=ending.as_json or ending.quiet)
+    return campaign_exit_code(found)
+
+
+def campaign_exit_code(found: Campaign) -> int:
+    """Return the exit code: a suite that can't run here isn't a failure, one that was planned and didn't run is."""
+    codes = [exit_code(run) for run in found.runs.values()]
+    if found.troubles or EXIT_FAILED in codes:
+        return EXIT_FAILED
+    return EXIT_DONE if EXIT_DONE in codes else EXIT_NOTHING_MEASURED
+
+
+def _make_printer(*, quiet: bool) -> Callable[[str], None]:
     return (lambda words: None) if quiet else (lambda words: click.echo(f"rigdyno: {words}", err=True))
 
 
 def _take_part(request: Request, secret: bytes | None, *, quiet: bool) -> int:
     from rigdyno.runner.node import by_hand
 
-    say = _saying(quiet=quiet)
+    say = _make_printer(quiet=quiet)
     count = by_hand(request.rendezvous, request.node_rank, secret, say)
     cells = f"{count} cell{'s' if count != 1 else ''}"
     say(f"node {request.node_rank}: over after {cells}; the tables are on the first node")
@@ -117,25 +166,25 @@ def _require_alone(target: str | None, flags: dict[str, Any]) -> None:
     given = ["a target"] if target is not None else []
     given += [option.flag for option in FLAGS if is_given(flags.get(option.name))]
     if given:
-        raise UsageError(f"--resume goes on with its own plan: leave out {', '.join(given)}")
+        raise UsageError(f"--resume uses the stored plan: leave out {', '.join(given)}")
 
 
-def _resumed_campaign(path: Path, ending: Ending, *, dry_run: bool) -> int:
-    from rigdyno import campaign
+def _resume_campaign(path: Path, ending: OutputOptions, *, dry_run: bool) -> int:
+    from rigdyno import api
 
-    found = campaign.load(path)
+    found = api.load_campaign(path)
     if dry_run:
         raise UsageError(f"--dry-run shows a new plan; `rigdyno report {path}` shows what is left of this one")
     for suite, run in list(found.runs.items()):
         try:
             _require_resumable(run.folder, run.head)
-        except RigdynoError as error:  # the others can go on
+        except RigdynoError as error:  # the other suites can still be resumed
             found.troubles[suite] = str(error)
             del found.runs[suite]
-    return conducted(found, ending)
+    return run_campaign(found, ending)
 
 
-def _resumed(resume: str) -> tuple[RunFolder, RunHead]:
+def _load_resumable(resume: str) -> tuple[RunFolder, RunHead]:
     folder = RunFolder.existing(Path(resume))
     head = folder.head()
     _require_resumable(folder, head)
@@ -144,8 +193,8 @@ def _resumed(resume: str) -> tuple[RunFolder, RunHead]:
 
 def _require_resumable(folder: RunFolder, head: RunHead) -> None:
     if any(is_inference(cell.spec) for cell in head.plan.cells):
-        raise UsageError(f"{folder.path} is of `rigdyno infer`: run the same command as then, and it goes on")
-    if head.plan.reach.lacks_something(head.plan.cells):
+        raise UsageError(f"{folder.path} is a run of `rigdyno infer`: run the same command again to continue")
+    if not can_reach_nodes(head.plan.reach, head.plan.cells):
         raise DamagedRun(f"{folder.path} doesn't say how its nodes are reached")
     for cell in head.plan.runnable:
         if not folder.is_finished(cell):
@@ -153,7 +202,7 @@ def _require_resumable(folder: RunFolder, head: RunHead) -> None:
 
 
 def _require_runnable(spec: RunSpec) -> None:
-    """Before the folder of an unfinished attempt is emptied for a new one."""
+    """Check that a cell can run again, before the folder of its unfinished attempt is emptied."""
     if is_own_loop(spec):
         raise UsageError(f"'{spec.workload}' was measured inside a script of yours: run that script again")
     workload_of(spec)

@@ -1,4 +1,4 @@
-"""`rigdyno share`: the card of a run or a campaign as a picture."""
+"""`rigdyno share`: draw the card of a run or a campaign as a picture."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from pathlib import Path
 import click
 
 from rigdyno import __version__, catalogue
-from rigdyno.commands._shared import newest_or, views_at
+from rigdyno.base.errors import EXIT_DONE, BadValue
+from rigdyno.base.files import disk_errors
+from rigdyno.commands.common.output import views_at
 from rigdyno.contracts import Requirement
-from rigdyno.errors import EXIT_DONE, BadValue
-from rigdyno.store.campaign import is_campaign
-from rigdyno.store.files import disk_errors
+from rigdyno.store.campaign import is_campaign, named_or_newest_runs
 
 NEEDS = (Requirement("vl_convert", "figures"),)
+
 FORMS = (".png", ".svg")
 
 
-@click.command("share", short_help="The card of a run as a picture, to show around.")
+@click.command("share", short_help="Draw the card of a run as a picture, to share it.")
 @click.argument("run", required=False)
-@click.option("--out", required=True, type=click.Path(dir_okay=False), metavar="FILE", help="A .png or an .svg file.")
-@click.option("--theme", type=click.Choice(("light", "dark")), default="light", show_default=True, help="Its colours.")
+@click.option(
+    "--out", required=True, type=click.Path(dir_okay=False), metavar="FILE", help=".png or .svg file to write."
+)
+@click.option("--theme", type=click.Choice(("light", "dark")), default="light", show_default=True, help="Colours.")
 def command(run: str | None, out: str, theme: str) -> int:
-    """The card of a run, or of a campaign with a line for each suite, as a picture of 1200 x 630; without a RUN, of the
-    newest. Verdicts stand on it, and published figures are marked.
+    """Draw the card of a run, or of a campaign with a line for each suite, as a picture of 1200 x 630; without a RUN,
+    of the newest. It shows the verdicts and marks published figures.
 
     \b
     Examples:
@@ -34,8 +37,8 @@ def command(run: str | None, out: str, theme: str) -> int:
     if path.suffix not in FORMS:
         raise BadValue(f"--out takes a .png or an .svg file, not '{out}'; try {path.stem or 'card'}.png")
     if path.suffix == ".png":
-        catalogue.demand(NEEDS, "a picture as PNG")
-    found = newest_or((run,) if run else (), None)[0]
+        catalogue.require_installed(NEEDS, "a picture as PNG")
+    found = named_or_newest_runs((run,) if run else (), None)[0]
     svg = _svg(found, theme)
     with disk_errors(path):
         path.write_bytes(svg.encode() if path.suffix == ".svg" else _png(svg))
@@ -44,13 +47,13 @@ def command(run: str | None, out: str, theme: str) -> int:
 
 
 def _svg(path: Path, theme: str) -> str:
-    from rigdyno import api, campaign
-    from rigdyno.report.share import card_svg
+    from rigdyno import api
+    from rigdyno.features.campaign.share import card_svg
 
-    head = campaign.load(path).head if is_campaign(path) else api.load(path).head
-    made = f"measured on {head.created_at[:10]} with Rigdyno {head.rigdyno_version}"
+    head = api.load_campaign(path).head if is_campaign(path) else api.load(path).head
+    measured = f"measured on {head.created_at[:10]} with Rigdyno {head.rigdyno_version}"
     drawn = "" if head.rigdyno_version == __version__ else f", drawn with {__version__}"
-    return card_svg(views_at(path), "dark" if theme == "dark" else "light", made=made + drawn)
+    return card_svg(views_at(path), "dark" if theme == "dark" else "light", made=measured + drawn)
 
 
 def _png(svg: str) -> bytes:

@@ -1,4 +1,4 @@
-"""TensorFlow 2, on CPUs and on GPUs. It has no events: a mark waits for the device, and reads the clock."""
+"""TensorFlow 2 on CPUs and GPUs. It has no events: `event` waits for the device and reads the clock."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, ClassVar
 
-from rigdyno.clock import SystemClock
-from rigdyno.contracts import Requirement, card_of
+from rigdyno.base.clock import SystemClock
+from rigdyno.contracts import Framework, Requirement, card_of
 from rigdyno.schema.record import DeviceMemory
 from rigdyno.schema.system import Accelerator
 
-_OUT_OF_MEMORY = ("oom when allocating", "failed to allocate memory")  # of errors that have no type of their own
+_OUT_OF_MEMORY = ("oom when allocating", "failed to allocate memory")  # messages of errors without a type of their own
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorFlow:
+class TensorFlow(Framework):
     """TensorFlow 2 on CPUs and on GPUs"""
 
     module: ClassVar[str] = "tensorflow"
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("tensorflow", "tensorflow"),)
 
-    api: Any = None  # in place of tensorflow itself: a device that isn't there
+    api: Any = None  # replaces the module tensorflow in tests with simulated devices
 
     @property
     def _tensorflow(self) -> Any:
@@ -44,15 +44,15 @@ class TensorFlow:
 
     def versions(self) -> dict[str, str]:
         built = self._tensorflow.sysconfig.get_build_info()
-        found = {
+        versions = {
             "tensorflow": self._tensorflow.__version__,
             "cuda": built.get("cuda_version"),
             "cudnn": built.get("cudnn_version"),
         }
-        return {name: str(version) for name, version in found.items() if version}
+        return {name: str(version) for name, version in versions.items() if version}
 
     def threads(self) -> int | None:
-        """None: as many as it takes by itself, which it doesn't tell."""
+        """Return the number of threads, or None for TensorFlow's default, which it doesn't report."""
         return self._tensorflow.config.threading.get_intra_op_parallelism_threads() or None
 
     def prepare(self, seed: int, threads: int | None) -> None:
@@ -68,11 +68,11 @@ class TensorFlow:
         return wait
 
     def in_use(self) -> Sequence[str]:
-        """Those that hold memory; looking for them initialises all, if there are any."""
+        """Return the devices on which memory is allocated. Looking for them initialises all devices."""
         if not self._tensorflow.config.list_physical_devices("GPU"):
             return ()
         count = len(self._tensorflow.config.list_logical_devices("GPU"))
-        return [f"{self._kind()}:{index}" for index in range(count) if self._memory_of(f"GPU:{index}")["current"] > 0]
+        return [f"{self._kind()}:{index}" for index in range(count) if self._memory_info(f"GPU:{index}")["current"] > 0]
 
     def event(self, device: str) -> Any:
         wait = self.waiter(device)
@@ -88,42 +88,42 @@ class TensorFlow:
             self._tensorflow.config.experimental.reset_memory_stats(self._name(device))
 
     def memory(self, device: str) -> DeviceMemory | None:
-        """How much there is, it doesn't tell."""
+        """Return the peak memory; TensorFlow doesn't report the device's total memory."""
         if _is_cpu(device):
             return None
-        return DeviceMemory(peak_bytes=self._memory_of(self._name(device))["peak"])
+        return DeviceMemory(peak_bytes=self._memory_info(self._name(device))["peak"])
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        words = str(error).lower()
+        message = str(error).lower()
         exhausted = isinstance(error, self._tensorflow.errors.ResourceExhaustedError)
-        return exhausted or any(sign in words for sign in _OUT_OF_MEMORY)
+        return exhausted or any(sign in message for sign in _OUT_OF_MEMORY)
 
     def limit_memory(self, device: str, size: int) -> None:
-        cards = [] if _is_cpu(device) else self._tensorflow.config.list_physical_devices("GPU")
-        for card in cards[card_of(device) or 0 :][:1]:
+        gpus = [] if _is_cpu(device) else self._tensorflow.config.list_physical_devices("GPU")
+        for gpu in gpus[card_of(device) or 0 :][:1]:
             logical = self._tensorflow.config.LogicalDeviceConfiguration(memory_limit=size // 2**20)
-            self._tensorflow.config.set_logical_device_configuration(card, [logical])
+            self._tensorflow.config.set_logical_device_configuration(gpu, [logical])
 
     def _name(self, device: str) -> str:
-        """A rank that sees its own card alone knows it as the first."""
-        card = card_of(device) or 0
-        return f"GPU:{card if card < len(self._tensorflow.config.list_logical_devices('GPU')) else 0}"
+        """Return TensorFlow's name of the device. A rank that sees only its own GPU knows it as GPU 0."""
+        number = card_of(device) or 0
+        return f"GPU:{number if number < len(self._tensorflow.config.list_logical_devices('GPU')) else 0}"
 
-    def _memory_of(self, name: str) -> dict[str, int]:
-        found: dict[str, int] = self._tensorflow.config.experimental.get_memory_info(name)
-        return found
+    def _memory_info(self, name: str) -> dict[str, int]:
+        info: dict[str, int] = self._tensorflow.config.experimental.get_memory_info(name)
+        return info
 
     def _kind(self) -> str:
-        """As `--device` calls it."""
+        """Return the kind of device as in `--device`."""
         return "mps" if sys.platform == "darwin" else "cuda"
 
     def _accelerator(self, device: Any) -> Accelerator:
-        told = self._tensorflow.config.experimental.get_device_details(device)
+        details = self._tensorflow.config.experimental.get_device_details(device)
         is_rocm = self._tensorflow.sysconfig.get_build_info().get("is_rocm_build", False)
-        capability = told.get("compute_capability")
+        capability = details.get("compute_capability")
         return Accelerator(
             kind="rocm" if is_rocm else self._kind(),
-            name=told.get("device_name", device.name),
+            name=details.get("device_name", device.name),
             capability=".".join(map(str, capability)) if capability else None,
         )
 

@@ -1,8 +1,8 @@
-"""Several ranks of Horovod as `horovodrun` starts them, over Gloo or MPI, on this node; launchers for several nodes use
-it on each of them, in place of horovodrun's own ssh.
+"""Starts several ranks of Horovod on this node, over Gloo or MPI, as `horovodrun` does. Launchers for several nodes use
+it on each node, instead of horovodrun's ssh.
 
-What horovodrun's users know is here: `--hosts`, ranks in blocks, one block a host, the variables that a rank is told
-by, mpirun's options. Unlike it, nothing listens on other interfaces than the one by which nodes reach each other.
+It behaves like horovodrun: `--hosts`, consecutive ranks per host, the same environment variables for a rank, the same
+options of mpirun. Unlike horovodrun, it listens only on the interface by which the nodes reach each other.
 """
 
 from __future__ import annotations
@@ -12,45 +12,43 @@ from pathlib import Path
 from typing import ClassVar
 
 from rigdyno import catalogue
-from rigdyno.contracts import Opening, Requirement, Scope
-from rigdyno.launchers._address import LOOPBACK
-from rigdyno.launchers._children import Child
-from rigdyno.launchers._node import NodeLaunch, Part
-from rigdyno.launchers._ranks import agent_of
-from rigdyno.launchers.torchrun import listening_at, meeting_at, rank_exits
+from rigdyno.base.addresses import LOOPBACK
+from rigdyno.contracts import Launcher, Opening, Scope
+from rigdyno.launchers.nodes.children import Child
+from rigdyno.launchers.nodes.local import NodeLaunch, NodeShare
+from rigdyno.launchers.nodes.ranks import listen_at, make_meeting_point, read_rank_exits, start_agent
 from rigdyno.schema.spec import Cell, RunSpec
 
-AGENT = "rigdyno.launchers._horovodrun_agent"
+AGENT = "rigdyno.launchers.horovod.agent"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Horovodrun:
+class Horovodrun(Launcher):
     """Several ranks of Horovod, over Gloo or MPI, on this node"""
 
-    requires: ClassVar[tuple[Requirement, ...]] = ()  # the arrangement says what it needs
     scope: ClassVar[Scope] = "machine"
 
     def open(self, opening: Opening) -> HorovodrunSession:
         return HorovodrunSession()
 
-    def start_part(self, part: Part) -> NodeLaunch:
-        return NodeLaunch(part, _agent, rank_exits)
+    def start_part(self, part: NodeShare) -> NodeLaunch:
+        return NodeLaunch(part, _start_agent, read_rank_exits)
 
     def refuses(self, spec: RunSpec, framework: str) -> str | None:
-        """Asked while planning, once the arrangement has nothing against it: whether two ranks can sum a number."""
-        from rigdyno.launchers._horovodrun_presence import why_not
+        """Try, while planning, whether two ranks can sum a number; called if the arrangement doesn't refuse."""
+        from rigdyno.launchers.horovod.presence import find_problem
 
-        return why_not(framework, catalogue.load("arrangement", spec.arrangement).transport, spec.device == "cpu")
+        return find_problem(framework, catalogue.load("arrangement", spec.arrangement).transport, spec.device == "cpu")
 
 
 class HorovodrunSession:
     def start(self, cell: Cell, folder: Path) -> NodeLaunch:
-        with listening_at(LOOPBACK) as listener:
-            return Horovodrun().start_part(Part(cell, folder, meeting=meeting_at(listener)))
+        with listen_at(LOOPBACK) as listener:
+            return Horovodrun().start_part(NodeShare(cell, folder, meeting=make_meeting_point(listener)))
 
     def close(self) -> None:
-        """Nothing stays open between two cells."""
+        """Do nothing: nothing stays open between cells."""
 
 
-def _agent(part: Part) -> Child:
-    return agent_of(part, AGENT)
+def _start_agent(part: NodeShare) -> Child:
+    return start_agent(part, AGENT)

@@ -1,4 +1,4 @@
-"""The cell in this very process, for debugging: a breakpoint works, a crash takes rigdyno with it."""
+"""Runs the cell in this process, for debugging: breakpoints work, and a crash ends rigdyno too."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from rigdyno.contracts import Exit, Left, Opening, Requirement, Scope
-from rigdyno.launchers._node import WORKER, NodeSampler, Part, make_folders
+from rigdyno.contracts import Exit, Launcher, Left, Opening, Scope
+from rigdyno.launchers.nodes.local import WORKER, NodeSampler, NodeShare, make_folders
 from rigdyno.schema.spec import Cell
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inline:
+class Inline(Launcher):
     """This very process, for debugging"""
 
-    requires: ClassVar[tuple[Requirement, ...]] = ()
     scope: ClassVar[Scope] = "process"
+    starts_processes: ClassVar[bool] = False
 
     def open(self, opening: Opening) -> InlineSession:
         return InlineSession()
@@ -25,8 +25,8 @@ class Inline:
 
 class InlineSession:
     def start(self, cell: Cell, folder: Path) -> InlineLaunch:
-        """Returns when it is over."""
-        part = Part(cell, folder)
+        """Run the cell, and return once it is over."""
+        part = NodeShare(cell, folder)
         make_folders(part)
         sampler = NodeSampler(part)
         (rank,) = part.ranks
@@ -38,7 +38,7 @@ class InlineSession:
         return InlineLaunch(Exit(code, rank.id), sampler)
 
     def close(self) -> None:
-        """Nothing stays open between two cells."""
+        """Do nothing: nothing stays open between cells."""
 
 
 class InlineLaunch:

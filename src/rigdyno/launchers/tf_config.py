@@ -1,5 +1,8 @@
-"""Several ranks that are told of each other by TF_CONFIG, on this node; launchers for several nodes use it on each of
-them. Every rank listens at a port of its own: the nodes tell each other theirs before the first rank starts."""
+"""Starts several ranks on this node that find each other through TF_CONFIG. Launchers for several nodes use it on each
+node.
+
+Every rank listens at its own port; the nodes exchange their ports before the first rank starts.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +12,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from rigdyno.contracts import Opening, Requirement, Scope
-from rigdyno.launchers._address import LOOPBACK
-from rigdyno.launchers._children import Child
-from rigdyno.launchers._node import NodeLaunch, Part
-from rigdyno.launchers._ranks import agent_of
-from rigdyno.launchers.torchrun import listening_at, meeting_at, rank_exits
+from rigdyno.base.addresses import LOOPBACK
+from rigdyno.contracts import Launcher, Opening, Scope
+from rigdyno.launchers.nodes.children import Child
+from rigdyno.launchers.nodes.local import NodeLaunch, NodeShare
+from rigdyno.launchers.nodes.ranks import listen_at, make_meeting_point, read_rank_exits, start_agent
 from rigdyno.schema.spec import Cell
 
-AGENT = "rigdyno.launchers._tf_config_agent"
+AGENT = "rigdyno.launchers.nodes.tf_config_agent"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TfConfig:
-    """Several ranks that are told of each other by TF_CONFIG, on this node"""
+class TfConfig(Launcher):
+    """Several ranks that find each other through TF_CONFIG, on this node"""
 
-    requires: ClassVar[tuple[Requirement, ...]] = ()
     scope: ClassVar[Scope] = "machine"
 
     def open(self, opening: Opening) -> TfConfigSession:
         return TfConfigSession()
 
-    def start_part(self, part: Part) -> NodeLaunch:
-        return NodeLaunch(part, _agent, rank_exits)
+    def start_part(self, part: NodeShare) -> NodeLaunch:
+        return NodeLaunch(part, _start_agent, read_rank_exits)
 
 
 class TfConfigSession:
     def start(self, cell: Cell, folder: Path) -> NodeLaunch:
-        with listening_at(LOOPBACK) as listener:
-            return TfConfig().start_part(Part(cell, folder, meeting=meeting_at(listener)))
+        with listen_at(LOOPBACK) as listener:
+            return TfConfig().start_part(NodeShare(cell, folder, meeting=make_meeting_point(listener)))
 
     def close(self) -> None:
-        """Nothing stays open between two cells."""
+        """Do nothing: nothing stays open between cells."""
 
 
-def _agent(part: Part) -> Child:
-    return agent_of(part, AGENT)
+def _start_agent(part: NodeShare) -> Child:
+    return start_agent(part, AGENT)
 
 
-def tf_config(endpoints: Sequence[str], rank: int) -> str:
+def format_tf_config(endpoints: Sequence[str], rank: int) -> str:
     return json.dumps({"cluster": {"worker": list(endpoints)}, "task": {"type": "worker", "index": rank}})

@@ -1,30 +1,33 @@
-"""Several ranks by PyTorch's own launcher, on this node; launchers for several nodes use it on each of them."""
+"""Starts several ranks on this node with torchrun. Launchers for several nodes use it on each node."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from rigdyno.contracts import Exit, Opening, Requirement, Scope
-from rigdyno.launchers._address import LOOPBACK, family_of
-from rigdyno.launchers._children import Child, worker_environment
-from rigdyno.launchers._node import WORKER, MeetingPoint, NodeLaunch, Part
-from rigdyno.processes import child_command
-from rigdyno.schema.layout import CellFolder, ParticipantFolder
-from rigdyno.schema.participant import sampler_of
+from rigdyno.base.addresses import LOOPBACK
+from rigdyno.base.processes import child_command
+from rigdyno.contracts import Launcher, Opening, Requirement, Scope
+from rigdyno.launchers.nodes.children import Child, worker_environment
+from rigdyno.launchers.nodes.local import WORKER, NodeLaunch, NodeShare
+from rigdyno.launchers.nodes.ranks import (
+    MEET_SECONDS,
+    find_interface,
+    listen_at,
+    make_meeting_point,
+    node_folder,
+    read_rank_exits,
+)
 from rigdyno.schema.spec import Cell
 
-MEET_SECONDS = 60  # for the ranks of a cell to find each other
-AGENT = "rigdyno.launchers._torchrun_agent"
+AGENT = "rigdyno.launchers.nodes.torchrun_agent"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Torchrun:
+class Torchrun(Launcher):
     """Several ranks by torchrun, on this node"""
 
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
@@ -33,52 +36,34 @@ class Torchrun:
     def open(self, opening: Opening) -> TorchrunSession:
         return TorchrunSession()
 
-    def start_part(self, part: Part) -> NodeLaunch:
-        return NodeLaunch(part, _agent, rank_exits)
+    def start_part(self, part: NodeShare) -> NodeLaunch:
+        return NodeLaunch(part, _start_agent, read_rank_exits)
 
 
 class TorchrunSession:
     def start(self, cell: Cell, folder: Path) -> NodeLaunch:
-        """All on the loopback interface: neither a name server nor a firewall has a say in it."""
-        with listening_at(LOOPBACK) as listener:
-            return Torchrun().start_part(Part(cell, folder, meeting=meeting_at(listener)))
+        """Start the ranks on the loopback interface, so that neither a name server nor a firewall matters."""
+        with listen_at(LOOPBACK) as listener:
+            return Torchrun().start_part(NodeShare(cell, folder, meeting=make_meeting_point(listener)))
 
     def close(self) -> None:
-        """Nothing stays open between two cells."""
+        """Do nothing: nothing stays open between cells."""
 
 
-def listening_at(address: str, port: int = 0) -> socket.socket:
-    """On this address alone, by default at a free port: PyTorch's own store would listen on every interface."""
-    listener = socket.socket(family_of(address))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address, port))
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def meeting_at(listener: socket.socket) -> MeetingPoint:
-    address, port = listener.getsockname()[:2]
-    return MeetingPoint(address, port, listener.fileno())
-
-
-def _agent(part: Part) -> Child:
+def _start_agent(part: NodeShare) -> Child:
     assert part.meeting is not None
     node_folder(part).path.mkdir(exist_ok=True)
     listening = part.meeting.listening
-    told = "-" if listening is None else str(listening)
+    descriptor = "-" if listening is None else str(listening)
     return Child(
-        child_command(AGENT, part.folder, node_folder(part).path.name, told, *_options(part), WORKER),
+        child_command(AGENT, part.folder, node_folder(part).path.name, descriptor, *_options(part), WORKER),
         node_folder(part).launcher_log,
-        {**worker_environment(part.cell.spec), **_interface_of(part.own_address)},
+        {**worker_environment(part.cell.spec), **_interface_variables(part.own_address)},
         () if listening is None else (listening,),
     )
 
 
-def _options(part: Part) -> Sequence[str]:
+def _options(part: NodeShare) -> Sequence[str]:
     assert part.meeting is not None
     return (
         f"--nproc-per-node={len(part.ranks)}",
@@ -93,30 +78,10 @@ def _options(part: Part) -> Sequence[str]:
     )
 
 
-def node_folder(part: Part) -> ParticipantFolder:
-    return CellFolder(part.folder).participant(sampler_of(part.node).id)
-
-
-def _interface_of(address: str) -> dict[str, str]:
-    """Else Gloo and NCCL guess which of the interfaces is meant, or look up this machine's own name. A user who has
-    chosen one, such as the quicker of two networks, is not overruled."""
-    name = interface_at(address)
+def _interface_variables(address: str) -> dict[str, str]:
+    """Return variables that tell Gloo and NCCL the interface; else they guess it, or look up this machine's name. A
+    user's choice, such as the faster of two networks, is kept."""
+    name = find_interface(address)
     if name is None:
         return {}
     return {variable: os.environ.get(variable, name) for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
-
-
-def interface_at(address: str) -> str | None:
-    import psutil  # takes as long to load as all else in a listing
-
-    named = (name for name, known in psutil.net_if_addrs().items() if any(each.address == address for each in known))
-    return next(named, None)
-
-
-def rank_exits(part: Part, code: int) -> Sequence[Exit]:
-    """Of the ranks that ended badly, the first one first; else of what started them."""
-    try:
-        ended = json.loads(node_folder(part).launcher_exits.read_text())
-        return [Exit(int(code), f"rank{int(rank)}") for rank, code in ended] or [Exit(code)]
-    except (OSError, ValueError, TypeError):
-        return [Exit(code)]

@@ -1,10 +1,10 @@
-"""From a request to a plan: the matrix of a suite or a workload, laid out for this machine."""
+"""Turn a request into a plan: list the cells of a suite or a workload, and fit them to this machine and its budget."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,81 +13,92 @@ from typing import Any
 import msgspec
 
 from rigdyno import catalogue
-from rigdyno.contracts import Suite, SuiteRequest, Wanted
-from rigdyno.errors import BadValue, MissingExtra, UnknownName, UsageError
-from rigdyno.plan.budget import fitted, is_too_short, with_needs
+from rigdyno.base.errors import BadValue, MissingExtra, UnknownName, UsageError
+from rigdyno.base.units import show_seconds
+from rigdyno.contracts import Machine, Wanted
+from rigdyno.contracts.options import option_types
+from rigdyno.plan.baselines import NoisePlan, idle_seconds, noise_plan, taken_by_idle, with_idle
+from rigdyno.plan.budget import fit_into_budget, is_too_short, with_needs
 from rigdyno.plan.build import (
     arrangement_of_ranks,
     is_function,
     known_options,
-    scope_of,
+    launcher_finding_nodes_by,
+    launcher_of,
+    suite_of,
     update_of,
     usual_arrangement,
     workload_of,
 )
 from rigdyno.plan.cells import cells_of
-from rigdyno.plan.idle import idle_seconds, taken_by_idle, with_idle
-from rigdyno.plan.load import Request, placed
-from rigdyno.plan.noise import NoisePlan, noise_plan
-from rigdyno.plan.options import require_searched, varied
-from rigdyno.plan.preflight import Resources
-from rigdyno.plan.ranks import most_ranks, threads_each
+from rigdyno.plan.options import expand_sweep, require_searched
+from rigdyno.plan.request import Request, locate_errors
+from rigdyno.plan.resources import Resources, most_ranks, threads_each
 from rigdyno.plan.user_file import require_function
-from rigdyno.schema.spec import Budget, Cell, Plan, Reach, RunSpec
+from rigdyno.schema.spec import Budget, Cell, Reach, RunPlan, RunSpec
 from rigdyno.schema.system import System
-from rigdyno.units import show_seconds
 
 DEFAULT_SECONDS = 10.0
-BUDGET_STEP_SECONDS, MOST_BUDGET_SECONDS = 10.0, 1e6  # of a budget that is recommended
-SPARE_SHARE = 0.15  # of the planned time, for more processes where intervals are wide
+
+BUDGET_STEP_SECONDS, MOST_BUDGET_SECONDS = 10.0, 1e6  # step and maximum of a recommended budget
+
+SPARE_SHARE = 0.15  # of the planned time, for additional processes where intervals are wide
+
+SAVE = "save"  # the workload option that names the file for the trained weights
 
 
-def expand(request: Request, system: System, device: str, resources: Resources) -> Plan:
-    """`device`: what to use where the request doesn't say."""
-    with placed(request.places):
-        return _expanded(request, system, device, resources)
+def expand(request: Request, system: System, device: str, resources: Resources) -> RunPlan:
+    """Return the plan of a request. `device`: the device to use if the request names none."""
+    with locate_errors(request.places):
+        return _expand(request, system, device, resources)
 
 
 def require_sense(request: Request) -> None:
-    """What can be said without a look at the machine, which takes seconds: a slip of the finger is answered at once."""
-    with placed(request.places):
+    """Refuse what is wrong on any machine. Inspecting the machine takes seconds; a typing error is reported at once."""
+    with locate_errors(request.places):
         require_parts(request)
         if request.target not in catalogue.names("suite"):
-            for wanted in of_workload(request, request.device or "cpu", None):
-                with suppress(MissingExtra):  # that is a reason to skip a cell, not a mistake
+            for wanted in workload_cells(request, request.device or "cpu", None):
+                with suppress(MissingExtra):  # a reason to skip a cell, not a mistake in the request
                     workload_of(wanted.spec)
                     update_of(wanted.spec)
 
 
-def _expanded(request: Request, system: System, device: str, resources: Resources) -> Plan:
+def _expand(request: Request, system: System, device: str, resources: Resources) -> RunPlan:
     chosen = request.device or device
     require_parts(request)
-    if chosen == "cpu" and request.threads is None and request.launcher and scope_of(request.launcher) == "elsewhere":
+    if (
+        chosen == "cpu"
+        and request.threads is None
+        and request.launcher
+        and launcher_of(request.launcher).scope == "elsewhere"
+    ):
         raise UsageError(
-            "this machine doesn't tell how many cores a rank on another has; add --threads, or --device", key="launcher"
+            "the number of cores of a rank on another machine is unknown; add --threads, or --device", key="launcher"
         )
     suite = request.target if request.target in catalogue.names("suite") else None
-    wanted = _of_suite(request, system, chosen) if suite else of_workload(request, chosen, system)
-    return laid_out(wanted, request, system, resources, suite)
+    wanted = _list_suite_cells(request, system, chosen) if suite else workload_cells(request, chosen, system)
+    return plan_cells(wanted, request, system, resources, suite)
 
 
-def laid_out(
+def plan_cells(
     wanted: Sequence[Wanted], request: Request, system: System, resources: Resources, suite: str | None = None
-) -> Plan:
-    """What is wanted, in the time that there is."""
-    refused = {cell.spec.key() for cell in _cells(wanted, system, resources) if cell.refusal is not None}
-    room = Room(wanted, refused, request, system, resources)
-    shows_idle = suite is not None and getattr(catalogue.load("suite", suite), "shows_idle", False)
+) -> RunPlan:
+    """Return the plan of the wanted configurations, fitted into the request's budget."""
+    refused = {cell.spec.key() for cell in _make_cells(wanted, system, resources) if cell.refusal is not None}
+    fitter = CellFitter(wanted, refused, request, system, resources)
+    chosen = suite_of(request) if suite is not None else None
+    shows_idle = chosen is not None and chosen.shows_idle
     idle = idle_seconds(request.idle_seconds, resources.has_meter or shows_idle, request.target)
-    cells, noise = room.laid_out(_left_by_idle(request.budget_seconds, idle), noisy=suite is not None)
+    cells, noise = fitter.fit_cells(_subtract_idle(request.budget_seconds, idle), noisy=suite is not None)
     if suite is None:
-        _complain_if_nothing_fits(cells)
+        _require_runnable(cells)
     cells = with_idle(cells, idle)
-    planned = sum(cell.seconds for cell in cells if _runs(cell)) + noise.seconds
+    planned = sum(cell.seconds for cell in cells if _will_run(cell)) + noise.seconds
     spare = 0.0
     if any(cell.spare for cell in cells):
         spare = SPARE_SHARE * planned if request.budget_seconds is None else request.budget_seconds - planned
-    return Plan(
+    return RunPlan(
         name=plan_name(request.target),
         suite=suite,
         label=request.label,
@@ -99,112 +110,118 @@ def laid_out(
         noise_missing=noise.missing,
         budget_seconds=request.budget_seconds,
         spare_seconds=max(0.0, spare),
-        beside=request.beside,
-        foreseen=room.foreseen(cells, noisy=suite is not None),
+        beside=None if chosen is None else chosen.earlier_run,
+        foreseen=fitter.warn_of_short_cells(cells, noisy=suite is not None),
     )
 
 
-def _left_by_idle(budget_seconds: float | None, idle: float | None) -> float | None:
+def _subtract_idle(budget_seconds: float | None, idle: float | None) -> float | None:
     if budget_seconds is None or idle is None:
         return budget_seconds
     left = budget_seconds - taken_by_idle(idle)
     if left <= 0:
-        raise BadValue(f"a budget of {show_seconds(budget_seconds)} has no room for the idle rig; try a shorter --idle")
+        raise BadValue(
+            f"a budget of {show_seconds(budget_seconds)} is too short to measure the idle machine; try a shorter --idle"
+        )
     return left
 
 
 @dataclass(frozen=True)
-class Room:
-    """What is wanted, and what becomes of it in a given time."""
+class CellFitter:
+    """Fits the wanted configurations into a given time."""
 
     wanted: Sequence[Wanted]
-    refused: set[str]  # by their keys; what can't run here takes no time
+    refused: set[str]  # keys of the configurations that can't run here; they take no time
     request: Request
     system: System
     resources: Resources
 
-    def laid_out(self, seconds: float | None, *, noisy: bool) -> tuple[tuple[Cell, ...], NoisePlan]:
-        """`noisy`: with pairs for the machine's own noise, unless they would take what verdicts need."""
-        cells = self._cells(seconds)
+    def fit_cells(self, seconds: float | None, *, noisy: bool) -> tuple[tuple[Cell, ...], NoisePlan]:
+        """Return the cells for a budget, and with `noisy` the pairs that measure the noise floor.
+
+        The pairs are left out if they would take time that verdicts need."""
+        cells = self._make_cells(seconds)
         if not noisy:
             return cells, NoisePlan()
-        noise = noise_plan(cells, seconds or sum(cell.seconds for cell in cells if _runs(cell)), self.resources)
+        noise = noise_plan(cells, seconds or sum(cell.seconds for cell in cells if _will_run(cell)), self.resources)
         if seconds is None or not noise.cells:
             return cells, noise
         without = NoisePlan(missing="the budget has room for the suite's cells alone")
         try:
-            beside = self._cells(seconds - noise.seconds)
-        except BadValue:  # without the pairs they just fit
+            shortened = self._make_cells(seconds - noise.seconds)
+        except BadValue:  # the cells fit only without the pairs
             return cells, without
-        return (cells, without) if len(_too_short(beside)) > len(_too_short(cells)) else (beside, noise)
+        return (cells, without) if len(_find_too_short(shortened)) > len(_find_too_short(cells)) else (shortened, noise)
 
-    def _cells(self, seconds: float | None) -> tuple[Cell, ...]:
-        return _cells(self._fitted(seconds), self.system, self.resources)
+    def _make_cells(self, seconds: float | None) -> tuple[Cell, ...]:
+        return _make_cells(self._fit_wanted(seconds), self.system, self.resources)
 
-    def _fitted(self, seconds: float | None) -> list[Wanted]:
-        """What a budget leaves over goes to spare processes, where there are any, and else to longer ones."""
+    def _fit_wanted(self, seconds: float | None) -> list[Wanted]:
+        """Give the configurations their times. Time left over is kept for spare processes; without any, cells are
+        longer than asked for."""
         if all(cell.spec.budget.is_job for cell in self.wanted):
-            return list(self.wanted)  # jobs end with their steps: the suite has chosen how many there is time for
+            return list(self.wanted)  # a job ends with its last step; the suite has chosen a number that fits
         if seconds is None:
             return with_needs(self.wanted)
         running = [cell for cell in self.wanted if cell.spec.key() not in self.refused]
         has_spare = any(cell.most > cell.repeat for cell in running)
         keep = self.request.repeat is not None
-        found = iter(fitted(running, seconds, keep_repeats=keep, at_most=1.0 if has_spare else math.inf))
+        found = iter(fit_into_budget(running, seconds, keep_repeats=keep, at_most=1.0 if has_spare else math.inf))
         return [cell if cell.spec.key() in self.refused else next(found) for cell in self.wanted]
 
-    def foreseen(self, cells: Sequence[Cell], *, noisy: bool) -> str | None:
-        """What can be said before anything has run: steps that are known to be long, and a time that is too short."""
-        short = _too_short(cells)
+    def warn_of_short_cells(self, cells: Sequence[Cell], *, noisy: bool) -> str | None:
+        """Return a warning about cells that are too short for a verdict, with a sufficient budget; None if none is."""
+        short = _find_too_short(cells)
         if not short or self.request.budget_seconds is None:
             return None
-        names = ", ".join(dict.fromkeys(_name(cell.spec) for cell in short))
-        foreseen = f"too short for a verdict, these will be SUSPECT: {names}"
-        if self.request.cheap:  # the budget is one for several suites
-            return foreseen
+        names = ", ".join(dict.fromkeys(_describe_spec(cell.spec) for cell in short))
+        warning = f"too short for a verdict, these will be SUSPECT: {names}"
+        if self.request.cheap:  # several suites share the budget
+            return warning
         seconds = self.request.budget_seconds
         while seconds < MOST_BUDGET_SECONDS:
             seconds = BUDGET_STEP_SECONDS * math.ceil(1.05 * seconds / BUDGET_STEP_SECONDS)
-            if not _too_short(self.laid_out(seconds, noisy=noisy)[0]):
+            if not _find_too_short(self.fit_cells(seconds, noisy=noisy)[0]):
                 break
-        return f"{foreseen}; --budget {seconds:.0f}s would settle them"
+        return f"{warning}; --budget {seconds:.0f}s would settle them"
 
 
-def _runs(cell: Cell) -> bool:
+def _will_run(cell: Cell) -> bool:
     return cell.refusal is None and not cell.spare
 
 
-def _too_short(cells: Sequence[Cell]) -> list[Cell]:
-    return [cell for cell in cells if _runs(cell) and cell.repeat == 1 and is_too_short(cell.spec)]
+def _find_too_short(cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if _will_run(cell) and cell.repeat == 1 and is_too_short(cell.spec)]
 
 
-def _cells(wanted: Sequence[Wanted], system: System, resources: Resources) -> tuple[Cell, ...]:
+def _make_cells(wanted: Sequence[Wanted], system: System, resources: Resources) -> tuple[Cell, ...]:
     return tuple(cells_of(wanted, system, resources))
 
 
-def _name(spec: RunSpec) -> str:
+def _describe_spec(spec: RunSpec) -> str:
     return " ".join([spec.workload, *spec.named_options().values()])
 
 
 def require_parts(request: Request) -> None:
+    """Refuse an unknown update, arrangement or launcher, and a launcher that doesn't suit the request."""
     require_searched(request)
     wanted = {"update": request.update, "arrangement": request.arrangement, "launcher": request.launcher}
     for kind, name in wanted.items():
         if name is not None and name not in catalogue.names(kind):
             raise UnknownName(kind, name, catalogue.names(kind), key=kind)
-    objection = _objection_to(request.launcher, request) if request.launcher is not None else None
+    objection = _find_launcher_objection(request.launcher, request) if request.launcher is not None else None
     if objection is not None:
         raise UsageError(objection, key="launcher")
 
 
-def _objection_to(launcher: str, request: Request) -> str | None:
-    scope = scope_of(launcher)
+def _find_launcher_objection(launcher: str, request: Request) -> str | None:
+    scope, finds_by = launcher_of(launcher).scope, launcher_of(launcher).finds_nodes_by
     if scope == "nodes" and request.nodes == 1:
         return f"the launcher '{launcher}' is for several nodes; add --hosts, or --nodes and --rendezvous"
-    if launcher == "ssh" and not request.hosts:
-        return "the launcher 'ssh' needs to know where; add --hosts"
-    if launcher == "by_hand" and request.hosts:
-        return "--hosts are reached over ssh; leave out --launcher by_hand"
+    if finds_by == "hosts" and not request.hosts:
+        return f"the launcher '{launcher}' needs a list of machines; add --hosts"
+    if finds_by == "rendezvous" and request.hosts:
+        return f"--hosts are reached over ssh; leave out --launcher {launcher}"
     if scope in ("process", "machine") and request.nodes > 1:
         return f"the launcher '{launcher}' starts ranks on this machine alone; leave out --launcher"
     if scope == "process" and (request.ranks or 1) > 1 and not _is_one_process(request):
@@ -213,98 +230,63 @@ def _objection_to(launcher: str, request: Request) -> str | None:
 
 
 def _is_one_process(request: Request) -> bool:
-    """Whatever the number of its devices."""
+    """Return whether the arrangement has a single process, whatever the number of its devices."""
     return request.arrangement is not None and catalogue.load("arrangement", request.arrangement).world == "devices"
 
 
-def _of_suite(request: Request, system: System, device: str) -> Sequence[Wanted]:
-    suite: Suite = catalogue.load("suite", request.target)()
+def _list_suite_cells(request: Request, system: System, device: str) -> Sequence[Wanted]:
+    suite = suite_of(request)
     if request.update != "plain":
         raise UsageError(f"suite {request.target} chooses its own update; leave out --update", key="update")
-    _require_taken(request, getattr(suite, "takes", ()))
-    wanted = suite.cells(
-        SuiteRequest(
-            system=system,
-            device=device,
-            full=request.full,
-            soak_seconds=request.soak_seconds,
-            repeat=request.repeat,
-            ranks=request.ranks,
-            most_ranks=most_ranks(system, device),
-            nodes=request.nodes,
-            threads=request.threads,
-            arrangement=request.arrangement,
-            steps=request.steps,
-            budget_seconds=request.budget_seconds,
-            cards=request.cards,
-            frameworks=request.frameworks,
-            memory_bytes=request.memory_bytes,
-            workload=request.workload,
-            audit=request.audit,
-            until=request.until,
-            data=str(request.options["data"]) if request.options.get("data") else None,
-            cheap=request.cheap,
-        )
-    )
+    wanted = suite.cells(request, Machine(system, device, most_ranks(system, device)))
     if request.arrangement not in (None, *(cell.spec.arrangement for cell in wanted)):
         raise UsageError(
             f"suite {request.target} chooses its own arrangement; leave out --arrangement", key="arrangement"
         )
-    _require_known([cell.spec for cell in wanted], request)
+    _require_known([cell.spec for cell in wanted], option_types(type(suite)), request)
     if SAVE in request.options:
         raise UsageError(
-            "--save keeps what one run has trained; try `rigdyno run unet3d --save FILE`", key=f"set.{SAVE}"
+            "--save keeps the weights of one workload; try `rigdyno run unet3d --save FILE`", key=f"set.{SAVE}"
         )
     return [
-        Wanted(_adapted(spec, request), cell.repeat, cell.repeat if request.repeat is not None else cell.most)
+        Wanted(_adapt(spec, request), cell.repeat, cell.repeat if request.repeat is not None else cell.most)
         for cell in wanted
-        for spec in varied(cell.spec, request, only_known=True)
+        for spec in expand_sweep(cell.spec, request, only_known=True, except_for=option_types(type(suite)))
     ]
 
 
-SAVE = "save"  # the option of a workload that keeps what it has trained
-OF_SOME_SUITES = {
-    "cards": "cluster", "framework": "cluster", "beside": "cluster", "workload": "privacy", "audit": "privacy",
-    "until": "privacy",
-}  # fmt: skip
-
-
-def _require_taken(request: Request, taken: Sequence[str]) -> None:
-    """What only some suites can be asked."""
-    fields = {"framework": "frameworks"}
-    given = {name: getattr(request, fields.get(name, name)) for name in OF_SOME_SUITES}
-    wrong = next((name for name, value in given.items() if value and name not in taken), None)
-    if wrong is not None:
-        raise UsageError(f"--{wrong} is for the suite {OF_SOME_SUITES[wrong]}; leave it out", key=wrong)
-
-
-def _require_known(specs: Sequence[RunSpec], request: Request) -> None:
-    """An option that no workload of the suite has is a mistake, not a wish."""
-    known = {key for spec in specs for key in known_options(spec.workload, spec.update)}
+def _require_known(specs: Sequence[RunSpec], own: Mapping[str, Any], request: Request) -> None:
+    """Refuse an option that neither the suite nor any of its workloads has. `own`: options of the suite."""
+    for key in request.sweep:
+        if key in own:
+            raise UsageError(
+                f"{key} is an option of the suite {request.target}: set it, don't sweep it", key=f"sweep.{key}"
+            )
+    known = {*own, *(key for spec in specs for key in known_options(spec.workload, spec.update))}
     for key in (*request.options, *request.sweep):
         if key not in known:
             raise UnknownName(f"option in suite {request.target}", key, known, key=f"set.{key}")
 
 
-def _adapted(spec: RunSpec, request: Request) -> RunSpec:
+def _adapt(spec: RunSpec, request: Request) -> RunSpec:
     changes: dict[str, Any] = {"seed": request.seed + spec.seed, "threads": request.threads or spec.threads}
-    changes["launcher"] = _launcher(request, spec.launcher, spec.nodes)
+    changes["launcher"] = _choose_launcher(request, spec.launcher, spec.nodes)
     if request.steps is not None and not spec.budget.is_job:
         changes["budget"] = msgspec.structs.replace(spec.budget, max_steps=request.steps)
     return msgspec.structs.replace(spec, **changes)
 
 
-def _launcher(request: Request, usual: str, nodes: int) -> str:
-    """Over ssh or by hand, this machine is the first node: what has one node only runs on it as it always does."""
+def _choose_launcher(request: Request, usual: str, nodes: int) -> str:
+    """Return the launcher of a cell. With ssh or by hand this machine is node 0: a cell of one node runs on it as
+    usual."""
     if nodes > 1 and request.launcher is None:
-        return "ssh" if request.hosts else "by_hand"
+        return launcher_finding_nodes_by("hosts" if request.hosts else "rendezvous")
     return request.launcher or usual
 
 
-def of_workload(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
-    """`system`: None where nobody has looked yet."""
+def workload_cells(request: Request, device: str, system: System | None) -> Sequence[Wanted]:
+    """Return the configurations of a single workload. `system`: None if the machine has not been inspected yet."""
     _require_target(request.target, {*request.options, *request.sweep})
-    _require_taken(request, ())
     if request.full:
         raise UsageError("--full is for suites; a workload takes --set, --budget and --steps", key="full")
     budget = Budget(seconds=DEFAULT_SECONDS, max_steps=request.steps)
@@ -315,14 +297,14 @@ def of_workload(request: Request, device: str, system: System | None) -> Sequenc
         arrangement = arrangement_of_ranks(request.target)
     kind = catalogue.load("arrangement", arrangement)
     launcher, several = kind.launcher, kind.world != "one"
-    elsewhere = request.launcher is not None and scope_of(request.launcher) == "elsewhere"
-    known = system if not elsewhere else None  # nothing of this machine tells of those
+    elsewhere = request.launcher is not None and launcher_of(request.launcher).scope == "elsewhere"
+    known = system if not elsewhere else None  # this machine says nothing about the remote ones
     ranks = request.ranks or (most_ranks(known, device) if several and known is not None else 1)
     base = RunSpec(
         workload=request.target,
         update=request.update,
         arrangement=arrangement,
-        launcher=_launcher(request, launcher, request.nodes),
+        launcher=_choose_launcher(request, launcher, request.nodes),
         world_size=ranks * request.nodes,
         nodes=request.nodes,
         device=device,
@@ -332,7 +314,7 @@ def of_workload(request: Request, device: str, system: System | None) -> Sequenc
         python=request.python,
         budget=budget,
     )
-    specs = list(varied(base, request))
+    specs = list(expand_sweep(base, request))
     if request.options.get(SAVE) and (len(specs) > 1 or (request.repeat or 1) > 1):
         raise UsageError("--save keeps the weights of one process: leave out --sweep and --repeat", key=f"set.{SAVE}")
     return [Wanted(spec, request.repeat or 1) for spec in specs]
@@ -340,7 +322,7 @@ def of_workload(request: Request, device: str, system: System | None) -> Sequenc
 
 def _require_target(target: str, options: set[str]) -> None:
     if not target:
-        raise UsageError("what shall be run? `rigdyno list` shows what there is", key="target")
+        raise UsageError("name what to run; `rigdyno list` shows what there is", key="target")
     if is_function(target):
         require_function(target, options - {"unit"})
     elif target.endswith(".py"):
@@ -350,12 +332,13 @@ def _require_target(target: str, options: set[str]) -> None:
         raise UnknownName("suite or workload", target, known, key="target")
 
 
-def _complain_if_nothing_fits(cells: Sequence[Cell]) -> None:
-    """Somebody who asks for one thing wants an answer, not a table with one skipped row."""
+def _require_runnable(cells: Sequence[Cell]) -> None:
+    """Raise if every cell is refused: for a single workload, an error is clearer than a table of skipped rows."""
     if cells and all(cell.refusal is not None for cell in cells):
         raise BadValue(f"{cells[0].spec.workload}: {cells[0].refusal}")
 
 
 def plan_name(target: str) -> str:
+    """Return the target as a name for a folder."""
     stem = Path(target).name.replace(".py:", ".")
     return re.sub(r"[^A-Za-z0-9_-]+", "_", stem)[:60] or "run"

@@ -1,5 +1,8 @@
-"""Everything that can be asked of a run, in one table: the flags of `run` and `duel`, the keys of a plan file, the
-arguments of `rigdyno.run` and `rigdyno.duel`, their checks and docs/options.md follow from it."""
+"""The table of all options of a run.
+
+The flags of `run` and `duel`, the keys of a plan file, the arguments of `rigdyno.run` and `rigdyno.duel`, their checks
+and docs/options.md are derived from it.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from rigdyno.errors import BadValue
-from rigdyno.launchers._children import SECRET_VARIABLE
+from rigdyno.base.errors import BadValue
+from rigdyno.launchers.nodes.children import SECRET_VARIABLE
 from rigdyno.plan.values import (
-    ACCURACY,
-    COUNTS,
     DURATION,
     HOSTS,
-    NAMES,
     SAVED,
     SETTINGS,
     SIZE,
@@ -27,7 +27,8 @@ from rigdyno.plan.values import (
     ValueKind,
 )
 
-MOST_REPEATS = 1000  # more is a slip of the finger: nobody waits for it
+MOST_REPEATS = 1000  # more is probably a typing error
+
 MOST_NODES = 10_000
 
 
@@ -39,17 +40,17 @@ class RunOption:
     metavar: str | None = None
     least: int | None = None
     most: int | None = None
-    range_words: str = ""  # where 'must be at least' and 'must be at most' don't say it well
-    field: str = ""  # of the Request, where it isn't the name
-    argument: str = ""  # in Python, where it isn't the name
-    of_request: bool = True  # else it is about how a run is carried out, not about what is run
+    range_words: str = ""  # replaces 'must be at least ...' and 'must be at most ...' in messages
+    field: str = ""  # of the Request, if it differs from the name
+    argument: str = ""  # in Python, if it differs from the name
+    of_request: bool = True  # False: how a run is carried out, not what is run
     has_flag: bool = True
     in_plan: bool = True
     in_python: bool = True
-    in_duel: bool = False  # a flag and an argument of `duel` too, for both arms
-    duel_help: str = ""  # where it differs from a run's
-    of_arm: bool = False  # each arm of a duel may have its own
-    in_campaign: bool = False  # for all suites at once, too: `rigdyno run all`
+    in_duel: bool = False  # also a flag and an argument of `duel`, for both arms
+    duel_help: str = ""  # if it differs from the help of `run`
+    of_arm: bool = False  # each arm of a duel may have its own value
+    in_campaign: bool = False  # also an option of `rigdyno run all`
 
     @property
     def flag(self) -> str:
@@ -64,7 +65,7 @@ class RunOption:
         return self.argument or self.name
 
     def read(self, value: Any, called: str, *, text: bool = False) -> Any:
-        """`called`: what a message calls it; `text`: the value is as a command line has it."""
+        """Convert a value. `called`: the option's name in messages; `text`: the value is from a command line."""
         try:
             return (self.kind.from_text if text else self.kind.from_value)(value, called)
         except BadValue as error:
@@ -85,34 +86,34 @@ RUN_OPTIONS = (
     RunOption(
         name="target",
         kind=TEXT,
-        help="A suite, all of them (all), a workload, FILE.py:FUNCTION, or a plan file that names one of them.",
-        has_flag=False,  # but an argument of the command
+        help="A suite, 'all' suites, a workload, FILE.py:FUNCTION or a plan file.",
+        has_flag=False,  # it is the argument of the command
         in_campaign=True,
     ),
     RunOption(
         name="set",
         kind=SETTINGS,
-        help="An option of the workload, or of its update: update.NAME=VALUE.",
+        help="Option of suite or workload (rigdyno list NAME), or update.NAME.",
         metavar="KEY=VALUE",
         field="options",
         argument="options",
         in_duel=True,
-        duel_help="An option of both.",
+        duel_help="Option of the workload, for both arms.",
     ),
-    RunOption(name="sweep", kind=SWEEP, help="Every one of these values in turn.", metavar="KEY=A,B"),
+    RunOption(name="sweep", kind=SWEEP, help="Run once for each of these values.", metavar="KEY=A,B"),
     RunOption(
-        name="weights",  # an option of the workload that many want to give
+        name="weights",  # short for an option of the workload
         kind=WEIGHTS,
-        help="A state dict to begin with, for a model that takes one.",
+        help="Initial weights: the file of a state dict.",
         metavar="FILE",
         field="options",
         in_plan=False,
         in_python=False,
     ),
     RunOption(
-        name="save",  # an option of the workload as well
+        name="save",  # short for an option of the workload
         kind=SAVED,
-        help="Where the trained weights go (.pt, .safetensors), for a model that keeps them: unet3d.",
+        help="File for trained weights, .pt or .safetensors: unet3d.",
         metavar="FILE",
         field="options",
         in_plan=False,
@@ -121,14 +122,14 @@ RUN_OPTIONS = (
     RunOption(
         name="memory",
         kind=SIZE,
-        help="What an option set to 'largest' may fill, or suite privacy: 8GB; epyc7763 (8 GB), v100 (16), a100 (40).",
+        help="Memory limit for 'largest' and privacy: 8GB, or epyc7763, v100, a100.",
         metavar="SIZE",
         field="memory_bytes",
     ),
     RunOption(
         name="budget",
         kind=DURATION,
-        help="For everything together: 30s, 5m, 1h.",
+        help="Time for the whole run: 30s, 5m, 1h.",
         metavar="TIME",
         field="budget_seconds",
         in_campaign=True,
@@ -136,29 +137,29 @@ RUN_OPTIONS = (
     RunOption(
         name="steps",
         kind=WHOLE,
-        help="At most so many steps after warm-up, in each process.",
+        help="Maximum steps of each process after warm-up.",
         least=1,
         in_campaign=True,
     ),
     RunOption(
         name="soak",
         kind=DURATION,
-        help="One long run: burst against sustained, throttling recognised.",
+        help="Long run: compare burst and sustained speed.",
         metavar="TIME",
         field="soak_seconds",
     ),
     RunOption(
         name="idle",
         kind=DURATION,
-        help="How long to measure the idle rig, before and after, for energy net of it (5s with a meter).",
+        help="Time to measure idle power; 5s with a power meter.",
         metavar="TIME",
         field="idle_seconds",
     ),
-    RunOption(name="full", kind=SWITCH, help="A suite at full length."),
+    RunOption(name="full", kind=SWITCH, help="Run a suite at its published size."),
     RunOption(
         name="repeat",
         kind=WHOLE,
-        help="Processes for each configuration.",
+        help="Number of processes for each configuration.",
         least=1,
         most=MOST_REPEATS,
         in_campaign=True,
@@ -166,7 +167,7 @@ RUN_OPTIONS = (
     RunOption(
         name="device",
         kind=TEXT,
-        help="cpu, cuda, cuda:1, xpu, mps; else the best that is here.",
+        help="cpu, cuda, cuda:1, xpu, mps; default: the best.",
         in_duel=True,
         of_arm=True,
         in_campaign=True,
@@ -183,48 +184,16 @@ RUN_OPTIONS = (
     RunOption(
         name="ranks",
         kind=WHOLE,
-        help="Processes that work together on a node: at most so many in a suite.",
+        help="Ranks on each node; the maximum in a suite.",
         least=1,
         in_duel=True,
-        duel_help="Processes of each arm that work together, where its arrangement has several.",
+        duel_help="Number of ranks of each arm, if its arrangement has several.",
         in_campaign=True,
     ),
     RunOption(
-        name="cards",
-        kind=COUNTS,
-        help="For the suite cluster: how many cards (CPU ranks), one after the other; else 1 and what there is.",
-        metavar="1,2,4",
-    ),
-    RunOption(
-        name="framework",
-        kind=NAMES,
-        help="For the suite cluster: pytorch, tensorflow or both.",
-        metavar="NAMES",
-        field="frameworks",
-    ),
-    RunOption(
-        name="beside",
-        kind=TEXT,
-        help="For the suite cluster: an earlier run, such as a single computer's, to put beside it.",
-        metavar="RUN",
-    ),
-    RunOption(
-        name="workload",
-        kind=TEXT,
-        help="For the suite privacy: your own training, a function that gives model, loss, optimizer and batches.",
-        metavar="FILE.py:FUNCTION",
-    ),
-    RunOption(
-        name="until",
-        kind=ACCURACY,
-        help="For the suite privacy: train each update to this accuracy, and tell what that took.",
-        metavar="accuracy=SHARE",
-    ),
-    RunOption(name="audit", kind=SWITCH, help="For the suite privacy: hold each private update against the auditor."),
-    RunOption(
         name="nodes",
         kind=WHOLE,
-        help="Machines that work together; the same command on each of them.",
+        help="Machines; start the same command on each.",
         least=1,
         most=MOST_NODES,
         range_words=f"must be between 1 and {MOST_NODES}, not",
@@ -233,40 +202,40 @@ RUN_OPTIONS = (
     RunOption(
         name="node_rank",
         kind=WHOLE,
-        help="Which of them this one is, from 0; tables are made on the first.",
-        in_plan=False,  # the same plan is on every node
-        in_python=False,  # what a function returns are the tables: it runs on the first
+        help="This node, from 0; node 0 prints the tables.",
+        in_plan=False,  # every node has the same plan
+        in_python=False,  # the function returns the tables, so it runs on node 0
     ),
     RunOption(
         name="hosts",
         kind=HOSTS,
-        help="The machines by name, this one first: the others are reached by ssh.",
+        help="Machines, this one first; ssh starts the others.",
         metavar="A,B|FILE",
         in_campaign=True,
     ),
     RunOption(
         name="remote_python",
         kind=TEXT,
-        help="The interpreter on the other machines; else of the same path.",
+        help="Python interpreter on the other machines; default: the same path.",
         metavar="FILE",
         in_campaign=True,
     ),
     RunOption(
         name="slurm",
         kind=SLURM,
-        help="Of salloc: partition, time, account, gres, ...",
+        help="Option of salloc: partition, time, account, gres.",
         metavar="KEY[=VALUE]",
     ),
     RunOption(
         name="rendezvous",
         kind=TEXT,
-        help="Where the first one is found, and a free port of it.",
+        help="Address and port of node 0.",
         metavar="HOST:PORT",
     ),
     RunOption(
         name="secret_file",
         kind=TEXT,
-        help=f"What nodes started by hand know each other by (else ${SECRET_VARIABLE}).",
+        help=f"Shared secret of nodes started by hand; default: ${SECRET_VARIABLE}.",
         metavar="FILE",
         of_request=False,
         in_plan=False,
@@ -274,7 +243,7 @@ RUN_OPTIONS = (
     RunOption(
         name="seed",
         kind=WHOLE,
-        help="Of everything random.",
+        help="Random seed.",
         least=0,
         most=2**63 - 1,
         range_words="must not be negative, nor 2**63 or more; it is",
@@ -282,20 +251,20 @@ RUN_OPTIONS = (
         of_arm=True,
         in_campaign=True,
     ),
-    RunOption(name="label", kind=TEXT, help="What to call this rig in tables.", in_duel=True, in_campaign=True),
+    RunOption(name="label", kind=TEXT, help="Name of this machine in tables.", in_duel=True, in_campaign=True),
     RunOption(
         name="update",
         kind=TEXT,
-        help="How a batch changes the parameters.",
+        help="How a batch updates the parameters.",
         in_duel=True,
         of_arm=True,
     ),
-    RunOption(name="arrangement", kind=TEXT, help="How parties share the work.", of_arm=True),
-    RunOption(name="launcher", kind=TEXT, help="How workers are started; inline for debugging."),
+    RunOption(name="arrangement", kind=TEXT, help="How ranks or devices share the work.", of_arm=True),
+    RunOption(name="launcher", kind=TEXT, help="How processes are started; inline for debugging."),
     RunOption(
         name="python",
         kind=TEXT,
-        help="The interpreter of another environment.",
+        help="Python interpreter of another environment.",
         has_flag=False,
         in_plan=False,
         in_python=False,
@@ -304,14 +273,19 @@ RUN_OPTIONS = (
 )
 
 FLAGS = tuple(option for option in RUN_OPTIONS if option.has_flag)
+
 PLAN_KEYS = {option.name: option for option in RUN_OPTIONS if option.in_plan}
+
 ARGUMENTS = {option.python_name: option for option in RUN_OPTIONS if option.in_python}
+
 OF_DUEL = tuple(option for option in RUN_OPTIONS if option.in_duel)
+
 OF_ARM = {option.name: option for option in RUN_OPTIONS if option.of_arm}
 
 
 def message_for_python(message: str) -> str:
-    """The message for somebody who calls from Python: what the command line calls --remote-python is remote_python
-    there. Commands in backticks stay as they are."""
+    """Replace flags in a message by the names of Python arguments: --remote-python becomes remote_python.
+
+    Commands in backticks are unchanged."""
     names = {option.flag: name for name, option in ARGUMENTS.items() if option.has_flag}
     return re.sub(r"`[^`]*`|--[a-z]+(-[a-z]+)*", lambda found: names.get(found[0], found[0]), message)

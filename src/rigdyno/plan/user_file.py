@@ -1,4 +1,4 @@
-"""A user's own step, looked up without running their file: running it is the worker's business."""
+"""Look up a user's step function in its file without running the file; only the worker runs it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from rigdyno.errors import UnknownName, UsageError
+from rigdyno.base.errors import UnknownName, UsageError, os_error_reason
 
 
 def require_function(target: str, arguments: Collection[str] = ()) -> None:
-    """FILE.py:FUNCTION must name a function that the file defines, imports or assigns; one that the file itself defines
-    must take these arguments."""
+    """Require that FILE.py:FUNCTION names a function that the file defines, imports or assigns.
+
+    A function that the file itself defines must take these arguments."""
     file, _, function = target.rpartition(":")
-    body = _parsed(file).body
-    names = set(_names(body))
+    body = _parse(file).body
+    names = set(_list_names(body))
     if function not in names and "*" not in names:
         own = [node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
         raise UnknownName("function", function, own or names, where=f"{file}: ", key="target")
@@ -35,41 +36,41 @@ def _require_arguments(function: ast.FunctionDef, given: Collection[str], file: 
 
 
 def text_arguments(target: str) -> set[str]:
-    """Those of a function that the file itself defines which are texts, by their annotation or their default."""
-    return {argument.arg for argument, default in _arguments(target) if _is_text(argument, default)}
+    """Return the text arguments of a function that the file itself defines, by annotation or default value."""
+    return {argument.arg for argument, default in _list_arguments(target) if _is_text(argument, default)}
 
 
 def number_arguments(target: str) -> list[str]:
-    """Those that may be whole numbers."""
-    return [argument.arg for argument, default in _arguments(target) if not _is_text(argument, default)]
+    """Return the arguments that may be whole numbers."""
+    return [argument.arg for argument, default in _list_arguments(target) if not _is_text(argument, default)]
 
 
-def _arguments(target: str) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+def _list_arguments(target: str) -> Iterator[tuple[ast.arg, ast.expr | None]]:
     file, _, function = target.rpartition(":")
-    for node in _parsed(file).body:
+    for node in _parse(file).body:
         if isinstance(node, ast.FunctionDef) and node.name == function:
             taken = node.args
-            by_place = [*taken.posonlyargs, *taken.args]
-            without: list[ast.expr | None] = [None] * (len(by_place) - len(taken.defaults))
-            yield from zip(by_place, [*without, *taken.defaults], strict=True)
+            positional = [*taken.posonlyargs, *taken.args]
+            without: list[ast.expr | None] = [None] * (len(positional) - len(taken.defaults))
+            yield from zip(positional, [*without, *taken.defaults], strict=True)
             yield from zip(taken.kwonlyargs, taken.kw_defaults, strict=True)
 
 
 def _is_text(argument: ast.arg, default: ast.expr | None) -> bool:
-    """`name: str`, `name: "str | None"`, `name: Literal["largest", ...]`, or a default that is one."""
+    """Recognise text: `name: str`, `name: "str | None"`, `name: Literal["largest", ...]`, or a default that is text."""
     if argument.annotation is not None:
         words = ast.unparse(argument.annotation)
         return "str" in re.findall(r"\w+", words) or "Literal" in words
     return isinstance(default, ast.Constant) and isinstance(default.value, str)
 
 
-def _parsed(file: str) -> ast.Module:
+def _parse(file: str) -> ast.Module:
     try:
         return ast.parse(Path(file).read_bytes(), filename=file)
     except FileNotFoundError:
         raise UsageError(f"no file {file} here", key="target") from None
     except OSError as error:
-        raise UsageError(f"can't read {file}: {(error.strerror or str(error)).lower()}", key="target") from None
+        raise UsageError(f"can't read {file}: {os_error_reason(error)}", key="target") from None
     except SyntaxError as error:
         place = f"{file}:{error.lineno}" if error.lineno else file
         raise UsageError(f"{place} is not Python: {error.msg}", key="target") from None
@@ -77,8 +78,8 @@ def _parsed(file: str) -> ast.Module:
         raise UsageError(f"{file} is not Python: {error or 'nested too deeply'}", key="target") from None
 
 
-def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
-    """What the file's top level binds, branches of `if`, `try` and `with` included."""
+def _list_names(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield the names bound at the file's top level, including branches of `if`, `try` and `with`."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
@@ -89,6 +90,6 @@ def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
                 name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
             )
             for field in ("body", "orelse", "finalbody"):
-                yield from _names(getattr(node, field, []))
+                yield from _list_names(getattr(node, field, []))
             for handler in getattr(node, "handlers", []):
-                yield from _names(handler.body)
+                yield from _list_names(handler.body)

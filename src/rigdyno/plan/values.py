@@ -1,8 +1,7 @@
-"""How the value of a run option is written: as text on a command line, as a value in a plan file and in Python."""
+"""Read the values of run options: text on a command line, typed values in a plan file and in Python."""
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,80 +11,81 @@ from typing import Any
 
 import msgspec
 
-from rigdyno.errors import BadValue
+from rigdyno.base.errors import BadValue
+from rigdyno.base.units import bytes_from, seconds_from
 from rigdyno.schema.spec import Value
-from rigdyno.units import bytes_from, seconds_from
 
-Reader = Callable[[Any, str], Any]  # the value as it came, and what to call the option in a message
+Reader = Callable[[Any, str], Any]  # takes the given value, and the option's name for error messages
+
+# Memory that the published privacy benchmark filled: RAM of the first machine, GPU memory of the others.
+PRESETS = {"epyc7763": 8 * 10**9, "v100": 16 * 10**9, "a100": 40 * 10**9}
+
+_HOST = re.compile(r"([A-Za-z0-9_.-]+@)?[A-Za-z0-9][A-Za-z0-9_.-]*")  # nothing that ssh would read as an option
 
 
 @dataclass(frozen=True)
 class ValueKind:
-    words: str  # what a value is, for messages and the documentation
+    words: str  # description of a valid value, for messages and the documentation
     from_text: Reader
     from_value: Reader
-    repeated: bool = False  # its flag may be given several times
+    repeated: bool = False  # whether the flag may be given several times
 
 
-def _whole_from_text(text: Any, called: str) -> int:
+def _parse_whole(text: Any, called: str) -> int:
     try:
         return msgspec.convert(text, int, strict=False)
     except msgspec.ValidationError:
-        raise _wrong(called, WHOLE, text) from None
+        raise _make_error(called, WHOLE, text) from None
 
 
-def _whole(value: Any, called: str) -> int:
+def _read_whole(value: Any, called: str) -> int:
     try:
         if not isinstance(value, bool):
-            return operator.index(value)  # numpy's whole numbers too
+            return operator.index(value)  # accepts NumPy integers
     except TypeError:
         pass
-    raise _wrong(called, WHOLE, value)
+    raise _make_error(called, WHOLE, value)
 
 
-def _text(value: Any, called: str) -> str:
+def _read_text(value: Any, called: str) -> str:
     if not isinstance(value, str):
-        raise _wrong(called, TEXT, value)
+        raise _make_error(called, TEXT, value)
     return value
 
 
-def _switch(value: Any, called: str) -> bool:
+def _read_switch(value: Any, called: str) -> bool:
     if not isinstance(value, bool):
-        raise _wrong(called, SWITCH, value)
+        raise _make_error(called, SWITCH, value)
     return value
 
 
-def _seconds(value: Any, called: str) -> float:
+def _read_seconds(value: Any, called: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise _wrong(called, DURATION, value)
+        raise _make_error(called, DURATION, value)
     try:
         return seconds_from(value)
     except BadValue as error:
         raise BadValue(f"{called}: {error}") from None
 
 
-# What was filled on the machines of the published privacy benchmark: RAM of the first, memory of the cards.
-PRESETS = {"epyc7763": 8 * 10**9, "v100": 16 * 10**9, "a100": 40 * 10**9}
-
-
-def _bytes(value: Any, called: str) -> int:
+def _read_bytes(value: Any, called: str) -> int:
     if not isinstance(value, str):
-        raise _wrong(called, SIZE, value)
+        raise _make_error(called, SIZE, value)
     try:
         size = PRESETS[value.lower()] if value.lower() in PRESETS else bytes_from(value)
     except BadValue as error:
         raise BadValue(f"{called}: {error}, or the memory of {', '.join(PRESETS)}") from None
     if size < 1:
-        raise BadValue(f"{called} must be more than nothing, not {value!r}")
+        raise BadValue(f"{called} must be more than 0 bytes, not {value!r}")
     return size
 
 
-def _wrong(called: str, kind: ValueKind, value: Any) -> BadValue:
+def _make_error(called: str, kind: ValueKind, value: Any) -> BadValue:
     return BadValue(f"{called} must be {kind.words}, not {value!r}")
 
 
 def assignments(pairs: Sequence[str], flag: str) -> dict[str, str]:
-    """`--set key=value`, given any number of times."""
+    """Read `--set key=value`, given any number of times."""
     found: dict[str, str] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
@@ -104,41 +104,51 @@ def sweeps(pairs: Sequence[str], flag: str = "--sweep") -> dict[str, tuple[Value
     }
 
 
-def _words_of_slurm(pairs: Sequence[str], _flag: str) -> dict[str, str]:
-    """Some of salloc's options, such as --exclusive, have no value."""
+def _parse_slurm(pairs: Sequence[str], _flag: str) -> dict[str, str]:
+    """Read options of salloc; some, such as --exclusive, have no value."""
     return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def _settings(table: Any, called: str) -> dict[str, Value]:
-    for key, value in _table(table, called).items():
-        if not isinstance(value, (bool, int, float, str)):
-            raise BadValue(f"{key} must be a number, text, true or false, not {value!r}", key=key)
-    return dict(table)
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str))
 
 
-def _swept(table: Any, called: str) -> dict[str, tuple[Value, ...]]:
-    for key, values in _table(table, called).items():
+def _read_settings(table: Any, called: str) -> dict[str, Value | tuple[Value, ...]]:
+    """Read a table of options. A list is a value of some options of suites."""
+    found: dict[str, Value | tuple[Value, ...]] = {}
+    for key, value in _require_table(table, called).items():
+        if _is_scalar(value):
+            found[key] = value
+        elif isinstance(value, (list, tuple)) and all(map(_is_scalar, value)):
+            found[key] = tuple(value)
+        else:
+            raise BadValue(f"{key} must be a number, text, true or false, or a list of them, not {value!r}", key=key)
+    return found
+
+
+def _read_sweep(table: Any, called: str) -> dict[str, tuple[Value, ...]]:
+    for key, values in _require_table(table, called).items():
         listed = isinstance(values, Sequence) and not isinstance(values, str)
         if not listed or not all(isinstance(value, (bool, int, float, str)) for value in values):
             raise BadValue(f"{key} must be a list such as [1, 2, 4], not {values!r}", key=key)
     return {key: tuple(values) for key, values in table.items()}
 
 
-def _settings_as_text(table: Any, called: str) -> dict[str, str]:
-    return {key: str(value) for key, value in _settings(table, called).items()}
+def _read_slurm(table: Any, called: str) -> dict[str, str]:
+    for key, value in _require_table(table, called).items():
+        if not _is_scalar(value):
+            raise BadValue(f"{key} must be a number, text, true or false, not {value!r}", key=key)
+    return {key: str(value) for key, value in table.items()}
 
 
-def _table(value: Any, called: str) -> Mapping[str, Any]:
+def _require_table(value: Any, called: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise BadValue(f"{called} must be a table of keys and values, not {value!r}")
     return value
 
 
-_HOST = re.compile(r"([A-Za-z0-9_.-]+@)?[A-Za-z0-9][A-Za-z0-9_.-]*")  # never something that ssh takes for an option
-
-
 def read_hosts(text: str) -> tuple[str, ...]:
-    """`a,b,c`, or a file with a host a line; what stands behind a # is a remark."""
+    """Read hosts from `a,b,c`, or from a file with one host per line and comments after #."""
     path = Path(text)
     if "," not in text and path.is_file():
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -156,59 +166,42 @@ def read_hosts(text: str) -> tuple[str, ...]:
     return hosts
 
 
-def _hosts(value: Any, called: str) -> tuple[str, ...]:
+def _read_host_list(value: Any, called: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return read_hosts(value)
     if not isinstance(value, Sequence) or not all(isinstance(host, str) for host in value):
-        raise _wrong(called, HOSTS, value)
+        raise _make_error(called, HOSTS, value)
     return read_hosts(",".join(value))
 
 
-def _listed(value: Any, called: str) -> tuple[str, ...]:
+def _read_names(value: Any, called: str) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
     if not isinstance(value, Sequence) or not value or not all(isinstance(each, str) and each for each in value):
-        raise _wrong(called, NAMES, value)
+        raise _make_error(called, NAMES, value)
     return tuple(dict.fromkeys(value))
 
 
-def _counts_from_text(text: Any, called: str) -> tuple[int, ...]:
-    try:
-        return _counts([msgspec.convert(part.strip(), int, strict=False) for part in str(text).split(",")], called)
-    except msgspec.ValidationError:
-        raise _wrong(called, COUNTS, text) from None
+WHOLE = ValueKind("a whole number", _parse_whole, _read_whole)
 
+TEXT = ValueKind("text in quotes", _read_text, _read_text)
 
-def _counts(value: Any, called: str) -> tuple[int, ...]:
-    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
-    if not listed or not all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in value):
-        raise _wrong(called, COUNTS, value)
-    return tuple(sorted(set(value)))
+SWITCH = ValueKind("true or false", _read_switch, _read_switch)
 
+SIZE = ValueKind('a size such as "8GB"', _read_bytes, _read_bytes)
 
-def _accuracy(value: Any, called: str) -> float:
-    """accuracy=0.80; the word is there because other ends may come."""
-    name, _, figure = str(value).partition("=")
-    try:
-        share = float(figure)
-    except ValueError:
-        share = math.nan
-    if name.strip() != "accuracy" or not 0 < share < 1:
-        raise _wrong(called, ACCURACY, value)
-    return share
+DURATION = ValueKind('a duration such as "5m"', _read_seconds, _read_seconds)
 
+HOSTS = ValueKind("a list of names or addresses, or a file of them", _read_host_list, _read_host_list)
 
-ACCURACY = ValueKind('an accuracy between 0 and 1 such as "accuracy=0.80"', _accuracy, _accuracy)
-WHOLE = ValueKind("a whole number", _whole_from_text, _whole)
-TEXT = ValueKind("text in quotes", _text, _text)
-SWITCH = ValueKind("true or false", _switch, _switch)
-SIZE = ValueKind('a size such as "8GB"', _bytes, _bytes)
-DURATION = ValueKind('a duration such as "5m"', _seconds, _seconds)
-HOSTS = ValueKind("a list of names or addresses, or a file of them", _hosts, _hosts)
-NAMES = ValueKind("a list of names", _listed, _listed)
-COUNTS = ValueKind("a list of whole numbers such as 1,2,4", _counts_from_text, _counts)
-SETTINGS = ValueKind("a table of keys and values", assignments, _settings, repeated=True)
-SWEEP = ValueKind("a table of keys and lists", sweeps, _swept, repeated=True)
-SLURM = ValueKind("a table of keys and values", _words_of_slurm, _settings_as_text, repeated=True)
+NAMES = ValueKind("a list of names", _read_names, _read_names)
+
+SETTINGS = ValueKind("a table of keys and values", assignments, _read_settings, repeated=True)
+
+SWEEP = ValueKind("a table of keys and lists", sweeps, _read_sweep, repeated=True)
+
+SLURM = ValueKind("a table of keys and values", _parse_slurm, _read_slurm, repeated=True)
+
 SAVED = ValueKind("a file", lambda text, _: {"save": text}, lambda file, _: {"save": file})
+
 WEIGHTS = ValueKind("a file", lambda text, _: {"weights": text}, lambda file, _: {"weights": file})

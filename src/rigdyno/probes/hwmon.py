@@ -1,28 +1,35 @@
-"""Temperatures, fans and power of ordinary PCs, from the kernel's hardware monitors."""
+"""Reads temperatures, fans and power of PCs and servers from the kernel's hardware monitors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from rigdyno.clock import Clock, SystemClock
-from rigdyno.contracts import Channel, Unavailable
-from rigdyno.probes._files import OpenFile, number, text_in
+from rigdyno.base.clock import Clock, SystemClock
+from rigdyno.base.linux import OpenFile, has_hypervisor_flag, parse_number, read_text
+from rigdyno.base.units import NS_PER_S
+from rigdyno.contracts import Channel, Probe, Unavailable
 from rigdyno.schema.channel import Extent, Quantity, Scope
-from rigdyno.units import NS_PER_S
 
 MONITORS = Path("sys/class/hwmon")
-# Read by other probes; a drive is asked by a command that takes milliseconds; a radio; a battery is no meter.
+
+# Not read here: chips of other probes; drives, whose commands take milliseconds; radios; batteries.
 OTHERS = re.compile(r"ina3221.*|nvme|drivetemp|iwlwifi.*|mt7\d+.*|BAT\d*|bat\d*|AC\d*|ucsi_.*")
+
 CARDS = ("amdgpu", "i915", "xe", "nouveau")
-SLOW_NS = 2 * NS_PER_S  # temperatures and fans; reading a chip on a slow bus costs milliseconds
+
+SLOW_NS = 2 * NS_PER_S  # interval of temperatures and fans: reading a chip on a slow bus takes milliseconds
+
 MOST_WATTS = 20_000.0
+
 _INPUT = re.compile(r"(temp|fan)(\d+)_input|(power)(\d+)_(average|input)")
+
 _QUANTITIES: Mapping[str, Quantity] = {"temp": "temperature", "fan": "fan", "power": "power"}
+
 _UNITS = {"temp": ("C", 1e-3), "fan": ("1/min", 1.0), "power": ("W", 1e-6)}
 
 
@@ -33,10 +40,8 @@ class Sensor(NamedTuple):
     is_slow: bool
 
 
-class Hwmon:
-    """Temperatures, fans and power of the processor, the board, AMD and Intel cards, power supplies."""
-
-    hints: ClassVar[Mapping[str, str]] = {}
+class Hwmon(Probe):
+    """Temperatures, fans and power of the processor, the board, AMD and Intel GPUs, power supplies."""
 
     def __init__(self, clock: Clock | None = None, root: Path = Path("/")) -> None:
         self._clock: Clock = clock or SystemClock()
@@ -44,15 +49,14 @@ class Hwmon:
         self._files: list[OpenFile] = []
 
     def availability(self) -> Unavailable | None:
-        if any(text_in(sensor.path) for sensor in sensors_of(self._root)):
+        if any(read_text(sensor.path) for sensor in find_sensors(self._root)):
             return None
-        flags = text_in(self._root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0].split()
-        if "hypervisor" in flags:
+        if has_hypervisor_flag(self._root):
             return Unavailable("no hardware monitor here: a virtual machine has none", "measure on its host")
-        return Unavailable("no hardware monitor here", "sudo sensors-detect, of the package lm-sensors")
+        return Unavailable("no hardware monitor here", "sudo sensors-detect, from the package lm-sensors")
 
     def open(self, worker_pids: Callable[[], Sequence[int]]) -> Sequence[Channel]:
-        self._sensors = list(sensors_of(self._root))
+        self._sensors = list(find_sensors(self._root))
         self._files = [OpenFile(sensor.path) for sensor in self._sensors]
         self._values = [float("nan")] * len(self._sensors)
         self._slow_due_ns = self._clock.now_ns()
@@ -63,7 +67,7 @@ class Hwmon:
         slow = now_ns >= self._slow_due_ns
         for index, (sensor, file) in enumerate(zip(self._sensors, self._files, strict=True)):
             if slow or not sensor.is_slow:
-                self._values[index] = number(file.read()) * sensor.factor
+                self._values[index] = parse_number(file.read()) * sensor.factor
         if slow:
             self._slow_due_ns = now_ns + SLOW_NS
         return list(self._values)
@@ -73,28 +77,28 @@ class Hwmon:
             file.close()
 
 
-def sensors_of(root: Path) -> Iterator[Sensor]:
-    """Each with a name of its own: chips of the same name are numbered."""
+def find_sensors(root: Path) -> Iterator[Sensor]:
+    """Yield sensors with unique names: chips of the same name are numbered."""
     count: dict[str, int] = {}
     for folder in sorted((root / MONITORS).glob("hwmon*"), key=lambda path: (len(path.name), path.name)):
-        name = text_in(folder / "name")
+        name = read_text(folder / "name")
         if not name or OTHERS.fullmatch(name):
             continue
-        number_of = count[name] = count.get(name, -1) + 1
-        yield from _of_chip(folder, name, f"{name}{number_of}")
+        index = count[name] = count.get(name, -1) + 1
+        yield from _find_chip_sensors(folder, name, f"{name}{index}")
 
 
-def _of_chip(folder: Path, name: str, device: str) -> Iterator[Sensor]:
+def _find_chip_sensors(folder: Path, name: str, device: str) -> Iterator[Sensor]:
     inputs = {found[0]: found for path in folder.iterdir() if (found := _INPUT.fullmatch(path.name))}
     for file in sorted(inputs):
         kind, digits = (inputs[file][1] or inputs[file][3]), (inputs[file][2] or inputs[file][4])
         if kind == "power" and file.endswith("_input") and f"power{digits}_average" in inputs:
-            continue  # the same, read twice
-        label = text_in(folder / f"{kind}{digits}_label")
-        yield _sensor(folder / file, name, device, kind, label or f"{kind}{digits}")
+            continue  # the same power as its average
+        label = read_text(folder / f"{kind}{digits}_label")
+        yield _make_sensor(folder / file, name, device, kind, label or f"{kind}{digits}")
 
 
-def _sensor(path: Path, name: str, device: str, kind: str, label: str) -> Sensor:
+def _make_sensor(path: Path, name: str, device: str, kind: str, label: str) -> Sensor:
     unit, factor = _UNITS[kind]
     plain = re.sub(r"\W+", "_", label).strip("_")
     channel = Channel(
@@ -107,16 +111,16 @@ def _sensor(path: Path, name: str, device: str, kind: str, label: str) -> Sensor
         sensor="hwmon",
     )
     if kind == "power":
-        scope, extent = _of_power(name, label)
+        scope, extent = _classify_power(name, label)
         channel = replace(channel, scope=scope, extent=extent, most=MOST_WATTS)
     return Sensor(channel, path, factor, kind != "power")
 
 
-def _of_power(name: str, label: str) -> tuple[Scope, Extent]:
-    """What is known to be all of something; the power of any other chip stands by itself, in no sum."""
+def _classify_power(name: str, label: str) -> tuple[Scope, Extent]:
+    """Return what the power covers: "whole" only for known chips; the power of any other chip is part of no sum."""
     if name in CARDS:
-        return "card", "whole"  # 'PPT' of a card is the one that it has
-    if name == "power_meter":  # ACPI's: the machine's own input
+        return "card", "whole"  # 'PPT' is a GPU's only power
+    if name == "power_meter":  # ACPI: the machine's input
         return "wall", "whole"
     if name == "corsairpsu":
         return "wall", "whole" if label == "power total" else "part"

@@ -1,4 +1,4 @@
-"""NVIDIA cards, through the driver's own management library."""
+"""Reads NVIDIA GPUs through the driver's management library, NVML."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from rigdyno.clock import Clock, SystemClock
-from rigdyno.contracts import Channel, Unavailable
-from rigdyno.units import NS_PER_S
+from rigdyno.base.clock import Clock, SystemClock
+from rigdyno.base.units import NS_PER_S
+from rigdyno.contracts import Channel, Probe, Unavailable
 
 MOST_WATTS = 5000.0
-SLOW, SLOW_NS = ("memory", "clock", "temperature", "throttle"), 2 * NS_PER_S  # each question to a driver costs time
+
+SLOW, SLOW_NS = ("memory", "clock", "temperature", "throttle"), 2 * NS_PER_S  # read less often: each call takes time
+
 INSTALL_DRIVER = "install the NVIDIA driver, and check with nvidia-smi"
-# One of them is where a driver is: of a PC or a server, of Windows below Linux, of a Jetson.
+
+# One of these exists if there is a driver: of a PC or a server, of WSL, of a Jetson.
 DRIVER_FILES = ("dev/nvidiactl", "proc/driver/nvidia", "dev/dxg", "dev/nvhost-gpu", "dev/nvgpu")
 
-Question = Callable[[Any, Any], float]  # (library, card) -> value
+Query = Callable[[Any, Any], float]  # (library, device handle) -> value
 
-# Power is a 1 s average on Ampere and later, and A100 and H100 sample a quarter of the time: over windows of seconds
-# the energy counter is preferred.
+# Power is a 1 s average on Ampere and later, and A100 and H100 sample a quarter of the time. The energy counter is
+# preferred for windows of seconds.
 _POWER_SECONDS, _COUNTER_SECONDS = 0.1, 0.1
-_KINDS: tuple[tuple[Channel, Question], ...] = (
+
+_KINDS: tuple[tuple[Channel, Query], ...] = (
     (
         Channel("power_w", "W", "power", extent="whole", interval_seconds=_POWER_SECONDS),
         lambda nvml, card: nvml.nvmlDeviceGetPowerUsage(card) / 1000,
@@ -54,7 +58,7 @@ _KINDS: tuple[tuple[Channel, Question], ...] = (
 
 
 def _temperature(nvml: Any, card: Any) -> float:
-    """Later drivers have a second function for it, and may no longer answer the first."""
+    """Read the temperature. Later drivers have a second function for it, and may no longer support the first."""
     try:
         return float(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU))
     except (AttributeError, nvml.NVMLError):
@@ -62,29 +66,28 @@ def _temperature(nvml: Any, card: Any) -> float:
 
 
 def _throttle_reasons(nvml: Any, card: Any) -> float:
-    """Drivers of 2023 and later call them event reasons; older ones, and older packages, know the first name alone."""
+    """Read the throttle reasons. Drivers since 2023 call them event reasons; older drivers and packages have only the
+    old name."""
     try:
         return float(nvml.nvmlDeviceGetCurrentClocksEventReasons(card))
     except (AttributeError, nvml.NVMLError):
         return float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card))
 
 
-class _Asked(NamedTuple):
-    card: Any
-    question: Question
+class _ChannelQuery(NamedTuple):
+    device: Any
+    query: Query
     is_slow: bool
 
 
-class Nvml:
-    """Power, energy, usage, clocks and throttling of NVIDIA cards."""
-
-    hints: ClassVar[Mapping[str, str]] = {}
+class Nvml(Probe):
+    """Power, energy, usage, clocks and throttling of NVIDIA GPUs."""
 
     def __init__(self, pynvml: Any = None, root: Path = Path("/"), clock: Clock | None = None) -> None:
         self._given, self._root = pynvml, root
         self._clock: Clock = clock or SystemClock()
         self._nvml: Any = None
-        self._asked: list[_Asked] = []
+        self._queries: list[_ChannelQuery] = []
 
     def availability(self) -> Unavailable | None:
         if self._given is None and importlib.util.find_spec("pynvml") is None:
@@ -97,38 +100,38 @@ class Nvml:
         except (nvml.NVMLError, OSError) as error:
             return Unavailable(f"NVML can't start: {error}", INSTALL_DRIVER)
         try:
-            return self._unreadable(nvml)
+            return self._check_readable(nvml)
         finally:
             nvml.nvmlShutdown()
 
     def _has_no_driver(self) -> bool:
-        """Certain without loading the library: a list of what there is answers at once."""
+        """Return whether there is certainly no driver. Loading the library would be too slow for `rigdyno list`."""
         return sys.platform == "linux" and not any((self._root / path).exists() for path in DRIVER_FILES)
 
-    def _unreadable(self, nvml: Any) -> Unavailable | None:
-        """That it starts says nothing: on a Jetson it does, and then answers NotSupported to everything."""
+    def _check_readable(self, nvml: Any) -> Unavailable | None:
+        """Read something: on a Jetson NVML starts, but then answers NotSupported to every call."""
         try:
-            cards = _cards(nvml)
+            devices = _list_devices(nvml)
         except nvml.NVMLError as error:
-            return Unavailable(f"NVML can't name its cards: {error}", "check with nvidia-smi")
-        if not cards:
-            return Unavailable("the driver sees no NVIDIA card")
-        if any(_answer(nvml, card, question) is not None for card in cards for _, question in _KINDS):
+            return Unavailable(f"NVML can't list its GPUs: {error}", "check with nvidia-smi")
+        if not devices:
+            return Unavailable("the driver sees no NVIDIA GPU")
+        if any(_read(nvml, device, query) is not None for device in devices for _, query in _KINDS):
             return None
         return Unavailable(
-            "NVML starts and answers nothing, as on a Jetson", "there the probes ina3221 and tegrastats read the board"
+            "NVML starts but answers nothing, as on a Jetson", "there the probes ina3221 and tegrastats read the board"
         )
 
     def open(self, worker_pids: Callable[[], Sequence[int]]) -> Sequence[Channel]:
-        """Channels that the card answers: an older one has no energy counter."""
+        """Return the channels that each GPU supports: older ones have no energy counter."""
         self._nvml = nvml = self._library()
         nvml.nvmlInit()
         channels = []
-        for index, card in enumerate(_cards(nvml)):
-            for kind, question in _KINDS:
-                if _answer(nvml, card, question) is not None:
-                    self._asked.append(_Asked(card, question, kind.quantity in SLOW))
-                    channels.append(_named(kind, f"gpu{index}", _most_watts(nvml, card)))
+        for index, device in enumerate(_list_devices(nvml)):
+            for kind, query in _KINDS:
+                if _read(nvml, device, query) is not None:
+                    self._queries.append(_ChannelQuery(device, query, kind.quantity in SLOW))
+                    channels.append(_make_channel(kind, f"gpu{index}", _most_watts(nvml, device)))
         self._values = [math.nan] * len(channels)
         self._slow_due_ns = self._clock.now_ns()
         return channels
@@ -136,10 +139,10 @@ class Nvml:
     def read(self) -> Sequence[float]:
         now_ns = self._clock.now_ns()
         slow = now_ns >= self._slow_due_ns
-        for index, asked in enumerate(self._asked):
-            if slow or not asked.is_slow:
-                answer = _answer(self._nvml, asked.card, asked.question)
-                self._values[index] = math.nan if answer is None else answer
+        for index, each in enumerate(self._queries):
+            if slow or not each.is_slow:
+                value = _read(self._nvml, each.device, each.query)
+                self._values[index] = math.nan if value is None else value
         if slow:
             self._slow_due_ns = now_ns + SLOW_NS
         return list(self._values)
@@ -147,31 +150,31 @@ class Nvml:
     def close(self) -> None:
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
-        self._nvml, self._asked = None, []
+        self._nvml, self._queries = None, []
 
     def _library(self) -> Any:
         return self._given if self._given is not None else importlib.import_module("pynvml")
 
 
-def _cards(nvml: Any) -> list[Any]:
+def _list_devices(nvml: Any) -> list[Any]:
     return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
-def _answer(nvml: Any, card: Any, question: Question) -> float | None:
-    """None: this card, driver or package doesn't know."""
+def _read(nvml: Any, device: Any, query: Query) -> float | None:
+    """Return the value, or None if this GPU, driver or package doesn't support it."""
     try:
-        return float(question(nvml, card))
+        return float(query(nvml, device))
     except (nvml.NVMLError, AttributeError, IndexError, TypeError):
         return None
 
 
-def _most_watts(nvml: Any, card: Any) -> float:
-    """Beyond what the card can draw, peaks of microseconds included: three times the highest limit that it takes."""
-    limit = _answer(nvml, card, lambda nvml, card: nvml.nvmlDeviceGetPowerManagementLimitConstraints(card)[1] / 1000)
+def _most_watts(nvml: Any, device: Any) -> float:
+    """Return more than the GPU can draw, even in peaks of microseconds: three times its highest power limit."""
+    limit = _read(nvml, device, lambda nvml, card: nvml.nvmlDeviceGetPowerManagementLimitConstraints(card)[1] / 1000)
     return 3 * limit if limit else MOST_WATTS
 
 
-def _named(kind: Channel, device: str, most_watts: float) -> Channel:
+def _make_channel(kind: Channel, device: str, most_watts: float) -> Channel:
     most = most_watts if kind.quantity in ("power", "energy") else None
     name = f"{device}_{kind.name}"
     return msgspec.structs.replace(kind, name=name, device=device, scope="card", sensor="nvml", most=most)

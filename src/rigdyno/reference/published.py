@@ -1,4 +1,5 @@
-"""The published figures, as data with their sources and notes. They are shown as published, never mixed with ours."""
+"""The published figures, as data with their sources and notes. They are shown as published, separate from measured
+figures."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import csv
 from dataclasses import dataclass
 from importlib.resources import files
 
-from rigdyno.schema.scaling import Point
+from rigdyno.schema.scaling import ScalingPoint
 
 TENSOR_ADD_SIZE = 12288
+
 # The published loop is an in-place addition: one read and one write of a float32 matrix.
 TENSOR_ADD_BYTES = 2 * 4 * TENSOR_ADD_SIZE**2
 
@@ -19,7 +21,7 @@ class PublishedAdd:
     device: str
     kind: str  # "cpu", "gpu", "unknown"
     iterations_per_s: float
-    nominal_bytes_per_s: float | None  # of the device's memory, by its data sheet
+    nominal_bytes_per_s: float | None  # memory bandwidth in the device's data sheet
     note: str
 
     @property
@@ -28,7 +30,7 @@ class PublishedAdd:
 
     @property
     def doubt(self) -> str | None:
-        """Why the figure can't be what it seems."""
+        """Return why the figure can't be right, or None."""
         nominal = self.nominal_bytes_per_s
         if nominal is not None and self.bytes_per_s > nominal:
             return f"moves {self.bytes_per_s / 1e9:.0f} GB/s, more than the {nominal / 1e9:.0f} GB/s of this memory"
@@ -37,16 +39,16 @@ class PublishedAdd:
 
 @dataclass(frozen=True)
 class PublishedCurve:
-    """Throughput by number of devices: images a second, or runs of the job a second."""
+    """Throughput by number of devices, in images per second or jobs per second."""
 
     source: str
     name: str
-    points: tuple[Point, ...]
+    points: tuple[ScalingPoint, ...]
 
 
 @dataclass(frozen=True)
 class PublishedScaling:
-    """Images a second of ResNet-50, for all devices together."""
+    """Images per second of ResNet-50, all devices together."""
 
     source: str
     nodes: int
@@ -59,7 +61,7 @@ class PublishedScaling:
 
 @dataclass(frozen=True)
 class PublishedJob:
-    """Seconds of a job by number of cards, read off a graph."""
+    """Seconds of a job by number of devices, read off a graph."""
 
     source: str
     framework: str
@@ -70,12 +72,12 @@ class PublishedJob:
 
 @dataclass(frozen=True)
 class PublishedSummary:
-    """One line of the published table of a cluster's usage and power."""
+    """One row of the published table of a cluster's usage and power."""
 
     source: str
     framework: str  # or "idle"
     cards: int
-    device_usage: tuple[float, float] | None  # from, to; "20-80%" as printed
+    device_usage: tuple[float, float] | None  # from and to; printed as "20-80%"
     spotty: bool
     cpu_usage: float | None
     watts: float
@@ -83,11 +85,11 @@ class PublishedSummary:
 
 @dataclass(frozen=True)
 class PublishedPrivacy:
-    """Seconds of an epoch of CIFAR-100 with EfficientNet-B0, at the largest batch that fitted."""
+    """Seconds of an epoch of CIFAR-100 with EfficientNet-B0, at the largest batch that fits into memory."""
 
     source: str
     system: str
-    privacy: str  # none, incomplete, ok: as printed
+    privacy: str  # none, incomplete or ok, as printed
     device: str
     memory_bytes: float
     batch_size: int | None
@@ -95,7 +97,7 @@ class PublishedPrivacy:
     note: str
 
 
-def private_training() -> tuple[PublishedPrivacy, ...]:
+def load_private_training() -> tuple[PublishedPrivacy, ...]:
     return tuple(
         PublishedPrivacy(
             source=row["source"],
@@ -107,20 +109,20 @@ def private_training() -> tuple[PublishedPrivacy, ...]:
             seconds=float(row["seconds_per_epoch"]) if row["seconds_per_epoch"] else None,
             note=row["note"],
         )
-        for row in table_rows("private_training.csv")
+        for row in read_table("private_training.csv")
     )
 
 
-def cluster_jobs() -> tuple[PublishedJob, ...]:
+def load_cluster_jobs() -> tuple[PublishedJob, ...]:
     jobs: dict[tuple[str, str], PublishedJob] = {}
-    for row in table_rows("jetson_runtime.csv"):
-        made = PublishedJob(row["source"], row["framework"], row["job"], {}, row["note"])
-        job = jobs.setdefault((row["framework"], row["job"]), made)
+    for row in read_table("jetson_runtime.csv"):
+        new = PublishedJob(row["source"], row["framework"], row["job"], {}, row["note"])
+        job = jobs.setdefault((row["framework"], row["job"]), new)
         job.seconds[int(row["cards"])] = float(row["seconds"])
     return tuple(jobs.values())
 
 
-def cluster_summary() -> tuple[PublishedSummary, ...]:
+def load_cluster_summary() -> tuple[PublishedSummary, ...]:
     return tuple(
         PublishedSummary(
             source=row["source"],
@@ -131,17 +133,17 @@ def cluster_summary() -> tuple[PublishedSummary, ...]:
             cpu_usage=float(row["cpu_usage_percent"]) / 100 if row["cpu_usage_percent"] else None,
             watts=float(row["power_w"]),
         )
-        for row in table_rows("jetson_cluster.csv")
+        for row in read_table("jetson_cluster.csv")
     )
 
 
 def _usage_range(printed: str) -> tuple[float, float] | None:
-    """'20-80%', '100% (spotty)'."""
+    """Parse '20-80%' or '100% (spotty)'."""
     low, _, high = printed.partition("%")[0].partition("-")
     return (float(low) / 100, float(high or low) / 100) if low else None
 
 
-def resnet50_scaling() -> tuple[PublishedScaling, ...]:
+def load_resnet50_scaling() -> tuple[PublishedScaling, ...]:
     return tuple(
         PublishedScaling(
             source=row["source"],
@@ -152,17 +154,19 @@ def resnet50_scaling() -> tuple[PublishedScaling, ...]:
             overall=float(row["overall_img_s"]),
             speedup=float(row["speedup"]),
         )
-        for row in table_rows("resnet50_scaling.csv")
+        for row in read_table("resnet50_scaling.csv")
     )
 
 
-def scaling_curves() -> tuple[PublishedCurve, ...]:
-    """ResNet-50's overall column, and the run times of a cluster's four jobs."""
-    resnet = [Point(devices=row.devices, throughput=row.overall, nodes=row.nodes) for row in resnet50_scaling()]
-    jobs: dict[str, list[Point]] = {}
-    for row in table_rows("jetson_runtime.csv"):
-        cards = int(row["cards"])
-        point = Point(devices=cards, throughput=1 / float(row["seconds"]), nodes=cards)
+def load_scaling_curves() -> tuple[PublishedCurve, ...]:
+    """Return the overall throughput of ResNet-50, and the throughput of a cluster's four jobs."""
+    resnet = [
+        ScalingPoint(devices=row.devices, throughput=row.overall, nodes=row.nodes) for row in load_resnet50_scaling()
+    ]
+    jobs: dict[str, list[ScalingPoint]] = {}
+    for row in read_table("jetson_runtime.csv"):
+        devices = int(row["cards"])
+        point = ScalingPoint(devices=devices, throughput=1 / float(row["seconds"]), nodes=devices)
         jobs.setdefault(f"{row['framework']}, {row['job']}", []).append(point)
     return (
         PublishedCurve("pytorch_throughput", "ResNet-50 on K80", tuple(resnet)),
@@ -170,11 +174,11 @@ def scaling_curves() -> tuple[PublishedCurve, ...]:
     )
 
 
-def tensor_add() -> tuple[PublishedAdd, ...]:
-    return tuple(_row(row) for row in table_rows("tensor_add.csv"))
+def load_tensor_add() -> tuple[PublishedAdd, ...]:
+    return tuple(_parse_add(row) for row in read_table("tensor_add.csv"))
 
 
-def _row(row: dict[str, str]) -> PublishedAdd:
+def _parse_add(row: dict[str, str]) -> PublishedAdd:
     nominal = row["nominal_gb_per_s"]
     return PublishedAdd(
         source=row["source"],
@@ -186,6 +190,6 @@ def _row(row: dict[str, str]) -> PublishedAdd:
     )
 
 
-def table_rows(name: str) -> list[dict[str, str]]:
+def read_table(name: str) -> list[dict[str, str]]:
     text = files("rigdyno.reference").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

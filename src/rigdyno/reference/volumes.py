@@ -1,4 +1,4 @@
-"""The published volume benchmark, and the famous volumes that one would run it over, as data with their sources."""
+"""The published volume benchmark, and famous volumes to extrapolate to, as data with their sources."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from rigdyno.reference.published import table_rows
+from rigdyno.reference.published import read_table
 
 ITERATIONS = 1001
+
 VOLUME = (200, 3072, 3072)
+
 VOXELS = prod(VOLUME)
-# How the published script lays its blocks: as far apart as it reads, and writes less than that.
+
+# Block spacing and written block of the published script: blocks are as far apart as it reads, but it writes less.
 APART, WRITES = (65, 675, 675), (55, 575, 575)
+
 PATCH = (40, 432, 432)
 
 Certainty = Literal["stated", "derived", "uncertain"]
 
 
-def written_share() -> float:
-    """Of the published volume: the rest lies between two blocks, and was never written."""
-    along = [
+def compute_written_share() -> float:
+    """Return the share of the published volume that was written; the rest is between blocks and was never written."""
+    written = [
         sum(min(block, length - start) for start in range(0, length, apart))
         for length, apart, block in zip(VOLUME, APART, WRITES, strict=True)
     ]
-    return prod(along) / VOXELS
+    return prod(written) / VOXELS
 
 
 @dataclass(frozen=True)
 class PublishedUnet:
-    """One line of the published tables."""
+    """One row of the published tables."""
 
     source: str
     system: str
@@ -37,7 +41,7 @@ class PublishedUnet:
     devices: int
     cuda: str
     pytorch: str
-    training_seconds: float  # of 1001 iterations, a patch of each device in each of them
+    training_seconds: float  # 1001 iterations, each with one patch per device
     inference_seconds: float | None
 
     @property
@@ -50,30 +54,30 @@ class PublishedUnet:
 
     @property
     def voxels_per_s(self) -> float | None:
-        """As published: all voxels of the volume, written or not."""
+        """Return the rate as published, which counts all voxels of the volume, written or not."""
         return None if self.inference_seconds is None else VOXELS / self.inference_seconds
 
     @property
     def written_per_s(self) -> float | None:
-        return None if self.voxels_per_s is None else written_share() * self.voxels_per_s
+        return None if self.voxels_per_s is None else compute_written_share() * self.voxels_per_s
 
     def efficiency(self, rows: tuple[PublishedUnet, ...]) -> float | None:
-        """Patches of all devices together, against as many times those of one in the same system."""
-        alone = next((row for row in rows if row.system == self.system and row.devices == 1), None)
-        return None if alone is None else self.patches_per_minute / (self.devices * alone.patches_per_minute)
+        """Return the throughput relative to linear scaling from one device of the same system."""
+        single = next((row for row in rows if row.system == self.system and row.devices == 1), None)
+        return None if single is None else self.patches_per_minute / (self.devices * single.patches_per_minute)
 
 
 @dataclass(frozen=True)
 class FamousVolume:
     name: str
     voxels: float
-    resolution: str  # of a voxel, in nanometres
+    resolution: str  # size of a voxel in nanometres
     certainty: Certainty
     source: str
     note: str
 
 
-def unet3d() -> tuple[PublishedUnet, ...]:
+def load_unet3d() -> tuple[PublishedUnet, ...]:
     return tuple(
         PublishedUnet(
             source=row["source"],
@@ -85,11 +89,11 @@ def unet3d() -> tuple[PublishedUnet, ...]:
             training_seconds=float(row["training_1001_iters_s"]),
             inference_seconds=float(seconds) if (seconds := row["inference_1_9_gigavoxel_s"]) else None,
         )
-        for row in table_rows("unet3d.csv")
+        for row in read_table("unet3d.csv")
     )
 
 
-def famous_volumes() -> tuple[FamousVolume, ...]:
+def load_famous_volumes() -> tuple[FamousVolume, ...]:
     certainties: dict[str, Certainty] = {"stated": "stated", "derived": "derived", "uncertain": "uncertain"}
     return tuple(
         FamousVolume(
@@ -100,5 +104,5 @@ def famous_volumes() -> tuple[FamousVolume, ...]:
             source=row["source"],
             note=row["note"],
         )
-        for row in table_rows("famous_volumes.csv")
+        for row in read_table("famous_volumes.csv")
     )

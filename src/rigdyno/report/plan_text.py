@@ -1,4 +1,4 @@
-"""The plan before it runs: what, how long, how much memory and disk, and what can't run here."""
+"""Describe a plan before it runs: cells, time, memory, disk, and what can't run here."""
 
 from __future__ import annotations
 
@@ -6,57 +6,58 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rigdyno.plan.preflight import disk_bytes, free_disk_bytes
-from rigdyno.report.page import Page
+from rigdyno.base.units import show_bytes, show_seconds
+from rigdyno.plan.resources import disk_bytes, free_disk_bytes
+from rigdyno.report.text import Page
 from rigdyno.schema.record import RunHead, RunRecord
-from rigdyno.schema.spec import Cell, Plan
-from rigdyno.units import show_bytes, show_seconds
+from rigdyno.schema.spec import Cell, RunPlan
 
-LATE = 1.05  # times the budget: less isn't worth a word
-NOTICED_SECONDS = 2.0
+LATE = 1.05  # times the budget; smaller overruns are not mentioned
+
+NOTICED_SECONDS = 2.0  # shorter times are not mentioned
 
 
-def plan_lines(head: RunHead, root: Path, page: Page, *, every_cell: bool = False) -> list[str]:
+def describe_plan(head: RunHead, root: Path, page: Page, *, every_cell: bool = False) -> list[str]:
     lines = textwrap.wrap(f"This rig: {head.system.line()}", page.width, subsequent_indent="  ")
-    lines += textwrap.wrap(summary(head.plan), page.width, subsequent_indent="  ")
+    lines += textwrap.wrap(summarise_plan(head.plan), page.width, subsequent_indent="  ")
     if every_cell:
-        lines += [cell_line(cell) for cell in head.plan.runnable if cell.is_planned]
+        lines += [describe_planned_cell(cell) for cell in head.plan.runnable if cell.is_planned]
     lines += _duel_lines(head.plan)
     if head.plan.foreseen is not None:
         lines += textwrap.wrap(f"  {head.plan.foreseen}", page.width, subsequent_indent="    ")
-    lines += refusal_lines(head.plan, page.width)
+    lines += describe_refusals(head.plan, page.width)
     if every_cell:
         need = disk_bytes(head.plan.seconds, len(head.plan.cells))
         lines.append(f"  disk: about {show_bytes(need)}, {show_bytes(free_disk_bytes(root))} are free in {root}")
     return lines
 
 
-def refusal_lines(plan: Plan, width: int, indent: str = "  ") -> list[str]:
-    """What can't run here, and why."""
+def describe_refusals(plan: RunPlan, width: int, indent: str = "  ") -> list[str]:
+    """List the cells that can't run here, and why."""
     lines = []
     for cell in plan.cells:
         if cell.refusal is not None and cell.repeat == 1:
-            words = f"{indent}not run: {_name(cell)}: {cell.refusal}"
+            words = f"{indent}not run: {_describe_cell(cell)}: {cell.refusal}"
             lines += textwrap.wrap(words, width, subsequent_indent=f"{indent}  ")
     return lines
 
 
-def summary(plan: Plan) -> str:
+def summarise_plan(plan: RunPlan) -> str:
     seconds = f"{'at most' if plan.is_duel else 'about'} {show_seconds(plan.seconds)}"
-    return f"Plan: {plan.name}, {', '.join([_count(plan), seconds, *_memory(plan)])}"
+    return f"Plan: {plan.name}, {', '.join([_count_cells(plan), seconds, *_describe_memory(plan)])}"
 
 
-def share_of_campaign(plan: Plan) -> str:
-    """Of a suite that has its time from all."""
+def summarise_campaign_part(plan: RunPlan) -> str:
+    """Summarise the plan of a suite that is part of a campaign."""
     seconds = show_seconds(plan.budget_seconds or plan.seconds)
-    return f"{plan.name}, {', '.join([seconds, _count(plan), *_memory(plan)])}"
+    return f"{plan.name}, {', '.join([seconds, _count_cells(plan), *_describe_memory(plan)])}"
 
 
-def _memory(plan: Plan) -> list[str]:
+def _describe_memory(plan: RunPlan) -> list[str]:
     return [] if plan.memory_bytes is None else [f"up to {show_bytes(plan.memory_bytes)} of memory"]
 
 
-def _count(plan: Plan) -> str:
+def _count_cells(plan: RunPlan) -> str:
     cells = [cell for cell in plan.runnable if cell.is_planned]
     pairs = sum(cell.pair is not None for cell in plan.runnable)
     words = [f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"] if cells or not pairs else []
@@ -69,30 +70,30 @@ def _count(plan: Plan) -> str:
     return " and ".join(words)
 
 
-def _duel_lines(plan: Plan) -> list[str]:
-    """Who fights; the pairs themselves are all alike."""
+def _duel_lines(plan: RunPlan) -> list[str]:
+    """Name the two arms of a duel. The pairs are not listed: they are all alike."""
     if plan.duel is None or plan.duel.self_duel:
         return []
     return [f"  {arm}: {name}" for arm, name in zip("AB", plan.duel.names, strict=True)]
 
 
-def cell_line(cell: Cell) -> str:
+def describe_planned_cell(cell: Cell) -> str:
     memory = show_bytes(cell.memory_bytes) if cell.memory_bytes is not None else "memory unknown"
     return f"  {cell.name:<44} {show_seconds(cell.seconds):>10}  {memory:>12}"
 
 
-def _name(cell: Cell) -> str:
+def _describe_cell(cell: Cell) -> str:
     options = ", ".join(f"{key}={value}" for key, value in cell.spec.named_options().items())
     return f"{cell.spec.workload} {options}".strip()
 
 
-def time_sentence(plan: Plan, records: Sequence[RunRecord]) -> str | None:
-    """What took longer than the budget allows for, and by how much; None where it was kept, or nobody gave one."""
+def explain_overrun(plan: RunPlan, records: Sequence[RunRecord]) -> str | None:
+    """Say what exceeded the time budget, and by how much; None if it was kept, or if there is none."""
     if plan.budget_seconds is None or plan.is_duel:
         return None
     took = sum(record.seconds for record in records if record.arm != "b")  # the arms of a pair run at the same time
     cells = {cell.name: cell for cell in plan.cells}
-    over = _over(cells, records)
+    over = _explain_overrun(cells, records)
     ran = {record.cell for record in records}
     unrun = any(cell.is_planned and cell.name not in ran for cell in plan.runnable)
     if took <= LATE * plan.budget_seconds and not (unrun and over):
@@ -101,19 +102,27 @@ def time_sentence(plan: Plan, records: Sequence[RunRecord]) -> str | None:
     return f"{whole}: {'; '.join(over)}" if over else whole
 
 
-def _over(cells: Mapping[str, Cell], records: Sequence[RunRecord]) -> list[str]:
-    """Starting, and everything behind that: a first step that compiles, steps that are longer than the time for all."""
+def _explain_overrun(cells: Mapping[str, Cell], records: Sequence[RunRecord]) -> list[str]:
+    """List what took longer than planned.
+
+    That is the search for an option's value, starting processes, and what came after their planned time: a first step
+    that compiles, or single steps that take longer than the time planned for all steps.
+    """
     known = [(cells[record.cell], record) for record in records if record.pair is None and record.cell in cells]
     timed = [(cell, record, record.start_seconds) for cell, record in known if record.start_seconds is not None]
     planned = [cell.seconds - cell.spec.budget.seconds for cell, _, _ in timed]
     taken = [start for _, _, start in timed]
     later = sum(record.seconds - start - record.spec.budget.seconds for _, record, start in timed)
     tried = [record.seconds for record in records if record.attempt_of is not None]
-    said = [f"{len(tried)} tries of how large an option may be took {show_seconds(sum(tried))}"] if tried else []
+    reasons = (
+        [f"{len(tried)} attempts to find the largest value of an option took {show_seconds(sum(tried))}"]
+        if tried
+        else []
+    )
     if sum(taken) - sum(planned) > NOTICED_SECONDS:
         mean, expected = (show_seconds(sum(seconds) / len(timed)) for seconds in (taken, planned))
         longer = show_seconds(sum(taken) - sum(planned))
-        said.append(f"starting took {longer} longer ({mean} a process instead of {expected})")
+        reasons.append(f"starting took {longer} longer ({mean} per process instead of {expected})")
     if later > NOTICED_SECONDS:
-        said.append(f"steps that were under way, and what comes behind them, {show_seconds(later)}")
-    return said
+        reasons.append(f"steps that ran past their time, and what follows them, took {show_seconds(later)} longer")
+    return reasons

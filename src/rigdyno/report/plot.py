@@ -1,25 +1,36 @@
-"""Figures in characters: those that a few rows of text can show. Tables say what the others do."""
+"""Charts made of characters: a sparkline on one line, and plots of the figures that a few rows of text can show."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from rigdyno.report.format_entry import prefixed
+from rigdyno.base.units import show_number, show_scaled, show_seconds
+from rigdyno.report.text import choose_prefix
 from rigdyno.schema.figure import Axis, Datum, Event, Figure, Panel, Role, Series
-from rigdyno.units import show_number, show_scaled, show_seconds
 
 HEIGHT = 7
+
 LEAST_POINTS = 3
+
+BARS = "▁▂▃▄▅▆▇█"
+
+GAP = "·"  # a missing reading is not a zero
+
 DOT, HOLLOW_DOT, BAND, MARK = "•", "◦", "░", "│"
+
 LABEL_WIDTH = 9
+
 LEFT = " " * (LABEL_WIDTH + 1)
+
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 # In the order of drawing: what comes later stands before what came earlier.
 _SIGNS: dict[Role, str] = {"ideal": "·", "limit": "─", "predicted": HOLLOW_DOT, "published": "+", "measured": DOT}
+
 _NAMES: dict[Role, str] = {
     "ideal": "ideal",
     "limit": "limit",
@@ -49,12 +60,23 @@ class _Frame:
         return round((value - self.bottom) / (self.top - self.bottom) * self.height)
 
 
-def plot_columns(width: int) -> int:
+def sparkline(values: Sequence[float], highest: float | None = None) -> str:
+    """Draw one bar per value, from zero to `highest` or the largest value; NaN is a gap."""
+    known = [value for value in values if not math.isnan(value)]
+    top = highest or max(known, default=0.0)
+    return "".join(GAP if math.isnan(value) else _bar(value / top if top > 0 else 0.0) for value in values)
+
+
+def _bar(share: float) -> str:
+    return BARS[min(len(BARS) - 1, max(0, round(share * (len(BARS) - 1))))]
+
+
+def count_plot_columns(width: int) -> int:
     """How many values fit side by side on a page of that width."""
     return max(10, min(72, width - len(LEFT) - 2))
 
 
-def figure_lines(figure: Figure, width: int, height: int = HEIGHT) -> list[str]:
+def draw_figure_as_text(figure: Figure, width: int, height: int = HEIGHT) -> list[str]:
     """Its panels below each other; none for a figure that characters don't show, or that has nothing to show."""
     if figure.is_empty or not _has_characters(figure):
         return []
@@ -75,8 +97,8 @@ def _has_characters(figure: Figure) -> bool:
 
 
 def _panel_lines(figure: Figure, panel: Panel, width: int, height: int) -> list[str]:
-    frame = _frame(figure, panel, plot_columns(width), height)
-    _, prefix, factor = prefixed(max(frame.top, -frame.bottom), panel.y.unit)
+    frame = _frame(figure, panel, count_plot_columns(width), height)
+    _, prefix, factor = choose_prefix(max(frame.top, -frame.bottom), panel.y.unit)
     lines = [f"{panel.title or figure.title} ({prefix}{panel.y.unit})"]
     grid = _grid(figure, panel, frame)
     for row in range(height, -1, -1):

@@ -1,6 +1,6 @@
-"""What a person sees while a plan runs: a bar with live figures on a terminal; in a pipe a line a cell and a minute.
+"""Show the progress of a plan: a bar with live figures on a terminal; in a pipe a line per cell and per minute.
 
-Drawn twice a second and no more: drawing costs time on the machine that is being measured.
+The bar is drawn at most twice a second, because drawing costs time on the machine that is being measured.
 """
 
 from __future__ import annotations
@@ -14,36 +14,37 @@ from rich.markup import escape
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
+from rigdyno.base.units import rate_unit, show_seconds
 from rigdyno.contracts import Observer, Progress
-from rigdyno.report.format_entry import scaled_text
+from rigdyno.report.text import format_scaled
 from rigdyno.schema.record import Completed, Failed, RunRecord, Skipped
-from rigdyno.schema.spec import Cell, Plan
-from rigdyno.units import rate_unit, show_seconds
+from rigdyno.schema.spec import Cell, RunPlan
 
-NAME_WIDTH = 26  # of a cell beside the bar, so that all fits into 80 columns
-LINE_SECONDS = 60.0  # between two lines of a long cell in a pipe
+NAME_WIDTH = 26  # characters of a cell's name next to the bar, so that all fits into 80 columns
+
+LINE_SECONDS = 60.0  # time between two lines about a long cell, in a pipe
 
 
 class Stage(NamedTuple):
-    """Which of several runs that share a display this one is."""
+    """The part of one run in a display that several runs share."""
 
     name: str = ""
-    before: float = 0.0  # seconds that the others took which came before it, as they were planned
-    behind: float = 0.0  # seconds of those that are still to come
+    before: float = 0.0  # planned seconds of the runs before it
+    behind: float = 0.0  # planned seconds of the runs after it
 
 
-ALONE = Stage()
+SINGLE_RUN = Stage()
 
 
-def observer_for(stream: TextIO | None = None, *, quiet: bool = False, stage: Stage = ALONE) -> Observer:
+def make_observer(stream: TextIO | None = None, *, quiet: bool = False, stage: Stage = SINGLE_RUN) -> Observer:
     stream = stream or sys.stderr
     if quiet:
-        return Silent()
-    return Bar(stream, stage) if stream.isatty() else Lines(stream, stage)
+        return SilentObserver()
+    return ProgressBar(stream, stage) if stream.isatty() else ProgressLines(stream, stage)
 
 
-class Silent:
-    def planned(self, plan: Plan, folder: Path) -> None: ...
+class SilentObserver:
+    def planned(self, plan: RunPlan, folder: Path) -> None: ...
 
     def started(self, cell: Cell) -> None: ...
 
@@ -56,15 +57,15 @@ class Silent:
     def over(self) -> None: ...
 
 
-class _Counting(Silent):
-    """Knows which of the cells that can run is under way; what can't run, the plan has already said."""
+class _Counting(SilentObserver):
+    """Tracks which cell is running. Refused cells are ignored: the plan has already named them."""
 
-    def __init__(self, stage: Stage = ALONE) -> None:
+    def __init__(self, stage: Stage = SINGLE_RUN) -> None:
         self._stage = stage
-        self._plan, self._spare_seconds, self._spares = Plan(name=""), 0.0, 0
-        self._cell: Cell | None = None  # None: a cell that the plan refused
+        self._plan, self._spare_seconds, self._spares = RunPlan(name=""), 0.0, 0
+        self._cell: Cell | None = None  # None for a cell that the plan refused
 
-    def planned(self, plan: Plan, folder: Path) -> None:
+    def planned(self, plan: RunPlan, folder: Path) -> None:
         self._plan, self._spare_seconds, self._spares = plan, 0.0, 0
 
     def started(self, cell: Cell) -> None:
@@ -87,7 +88,7 @@ class _Counting(Silent):
         return f"{names.index(_planned_name(current)) + 1}/{len(names)}"
 
     def _seconds_before(self) -> float:
-        """Of what the plan says. Spare cells run behind the others, before the pairs."""
+        """Return the planned seconds before the current cell. Spare cells run after the others and before the pairs."""
         before = 0.0
         for cell in self._plan.runnable:
             if self._cell is None or cell.name == _planned_name(self._cell):
@@ -98,8 +99,8 @@ class _Counting(Silent):
         return before + min(self._spare_seconds, self._plan.spare_seconds)
 
     def _spent(self, progress: Progress) -> float:
-        """Of what the plan says."""
-        both = 1 if progress.cell.pair is None else 2  # a pair's time is shared out between its two cells
+        """Return the planned seconds that have passed."""
+        both = 1 if progress.cell.pair is None else 2  # the time of a pair is divided between its two cells
         return self._seconds_before() + progress.share * both * progress.cell.seconds
 
     def _figures(self, progress: Progress) -> str:
@@ -108,17 +109,17 @@ class _Counting(Silent):
             behind = self._plan.seconds - self._seconds_before() - progress.cell.seconds
             left_seconds = max(0.0, behind) + progress.left_seconds
         left = f"{show_seconds(left_seconds + self._stage.behind)} left"
-        figure = progress.figure or (live_rate(progress) if progress.rate is not None else None)
+        figure = progress.figure or (format_rate(progress) if progress.rate is not None else None)
         return f"{figure}, {left}" if figure else left
 
 
 def _planned_name(cell: Cell) -> str:
-    """Attempts of a search aren't in the plan: they belong to the cell that they are made for."""
+    """Return the name of a cell in the plan. Attempts of a search aren't in it: they count for the cell they serve."""
     return cell.attempt_of or cell.name
 
 
-class Lines(_Counting):
-    def __init__(self, stream: TextIO, stage: Stage = ALONE) -> None:
+class ProgressLines(_Counting):
+    def __init__(self, stream: TextIO, stage: Stage = SINGLE_RUN) -> None:
         super().__init__(stage)
         self._stream = stream
         self._failed_pair: int | None = None
@@ -145,18 +146,18 @@ class Lines(_Counting):
         print(words, file=self._stream, flush=True)
 
     def _words(self, record: RunRecord) -> str | None:
-        """The two of a pair end together: one line for both, or one for each that failed."""
+        """Describe the end of a cell. The two of a pair end together: one line for both, or one per failure."""
         if record.arm is None:
-            return f"{record.cell}: {ending(record)}"
+            return f"{record.cell}: {format_outcome(record)}"
         if not isinstance(record.outcome, Completed):
             self._failed_pair = record.pair
-            return f"{record.arm.upper()}: {ending(record)}"
+            return f"{record.arm.upper()}: {format_outcome(record)}"
         both = record.arm == "b" and self._failed_pair != record.pair
-        return ending(record) if both else None
+        return format_outcome(record) if both else None
 
 
-class Bar(_Counting):
-    def __init__(self, stream: TextIO, stage: Stage = ALONE) -> None:
+class ProgressBar(_Counting):
+    def __init__(self, stream: TextIO, stage: Stage = SINGLE_RUN) -> None:
         super().__init__(stage)
         self._bar = RichProgress(
             TextColumn("{task.description}"),
@@ -164,12 +165,12 @@ class Bar(_Counting):
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[figures]}"),
             console=Console(file=stream, highlight=False),
-            auto_refresh=False,  # drawn only when told to
+            auto_refresh=False,  # drawn only by refresh()
             transient=True,
         )
         self._task = self._bar.add_task("", total=1.0, figures="")
 
-    def planned(self, plan: Plan, folder: Path) -> None:
+    def planned(self, plan: RunPlan, folder: Path) -> None:
         super().planned(plan, folder)
         self._bar.update(self._task, total=max(self._stage.before + plan.seconds + self._stage.behind, 0.1))
         self._bar.start()
@@ -189,7 +190,7 @@ class Bar(_Counting):
 
     def finished(self, record: RunRecord) -> None:
         if self._cell is not None and not isinstance(record.outcome, Completed):
-            self._bar.console.print(f"{escape(record.cell)}: {escape(ending(record))}", style="yellow")
+            self._bar.console.print(f"{escape(record.cell)}: {escape(format_outcome(record))}", style="yellow")
 
     def over(self) -> None:
         self._bar.stop()
@@ -205,11 +206,11 @@ def _shortened(name: str, room: int) -> str:
     return plain if len(plain) <= room else plain[: room - 1] + "…"
 
 
-def live_rate(progress: Progress) -> str:
-    return scaled_text(progress.rate or 0.0, rate_unit(progress.unit))
+def format_rate(progress: Progress) -> str:
+    return format_scaled(progress.rate or 0.0, rate_unit(progress.unit))
 
 
-def ending(record: RunRecord) -> str:
+def format_outcome(record: RunRecord) -> str:
     outcome = record.outcome
     if isinstance(outcome, Failed):
         return f"FAILED ({outcome.kind}, {outcome.phase}): {outcome.message}"

@@ -1,4 +1,4 @@
-"""Gathers one run into the one view that every format renders."""
+"""Build the view of one run, which every format renders."""
 
 from __future__ import annotations
 
@@ -9,86 +9,95 @@ from msgspec.structs import replace
 
 from rigdyno import catalogue
 from rigdyno.analyse.matching import name_of
-from rigdyno.analyse.verdict import SEVERITIES, worst
+from rigdyno.analyse.validity.verdict import SEVERITIES, worst
+from rigdyno.base.errors import UnknownName
 from rigdyno.contracts import Suite
-from rigdyno.errors import UnknownName
 from rigdyno.report import generic
-from rigdyno.report.format_entry import entry_of
+from rigdyno.report.generic import MakeSection
+from rigdyno.report.sections import energy_table, explain_no_energy
+from rigdyno.report.text import make_entry
 from rigdyno.schema.estimate import Estimate, Missing, Reason, Validity
 from rigdyno.schema.figure import with_distinct_keys
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.system import System
 from rigdyno.schema.view import Column, Headline, Presentation, Sentence, Table, View
-from rigdyno.suites._energy import energy_table, no_meter
 
 
-def view_of(
+def make_view(
     head: RunHead,
     measurements: Sequence[Measurement],
     saved_in: str,
     warnings: Sequence[str] = (),
     noise: Sentence | None = None,
-    beside: Sequence[Measurement] = (),
+    extra: Sequence[Measurement] = (),
+    sections: Sequence[MakeSection] = (),
 ) -> View:
-    """`beside`: no figures of this run, and of some use to its suite."""
-    presented = _presented(head.plan.suite, [*measurements, *beside])
+    """Return the view of a run.
+
+    `extra` are measurements that the run's suite shows next to its own, such as the idle machine or an earlier run.
+    `sections` are added by features to a run without a suite.
+    """
+    presented = _present(head.plan.suite, [*measurements, *extra], sections)
     label = f"{head.plan.label}: " if head.plan.label else ""
     return View(
         title=presented.title,
-        headline=presented.headline or first_figure(presented),
-        rigs=(label + rig_line(head.machines(record for each in measurements for record in each.records)),),
-        tables=(*presented.tables, *_energy(measurements)),
+        headline=presented.headline or choose_default_headline(presented),
+        rigs=(label + describe_machines(head.machines(record for each in measurements for record in each.records)),),
+        tables=(*presented.tables, *_make_energy_table(measurements)),
         figures=with_distinct_keys(presented.figures),
-        validity=overall(measurements),
+        validity=judge_run(measurements),
         noise=noise,
         standing=presented.standing,
-        closing=(*presented.closing, *no_meter(measurements)),
+        closing=(*presented.closing, *explain_no_energy(measurements)),
         warnings=tuple(warnings),
         saved_in=(saved_in,),
-        next_commands=next_commands(head, saved_in),
+        next_commands=suggest_commands(head, saved_in),
     )
 
 
-def _energy(measurements: Sequence[Measurement]) -> tuple[Table, ...]:
-    """Of every suite alike, where a meter could be read."""
+def _make_energy_table(measurements: Sequence[Measurement]) -> tuple[Table, ...]:
+    """Return the energy table, the same for every suite, if a power meter could be read."""
     table = energy_table(measurements, lambda each: name_of(each.spec))
     return () if table is None else (table,)
 
 
-def rig_line(machines: Sequence[System]) -> str:
-    """Machines that are alike once, with how many there are."""
+def describe_machines(machines: Sequence[System]) -> str:
+    """Describe the machines in one line: identical ones once, with their number."""
     counted = Counter(machine.line() for machine in machines)
     return "; ".join(f"{count} nodes, each {line}" if count > 1 else line for line, count in counted.items())
 
 
-def with_columns(view: View, names: Sequence[str]) -> View:
-    """The tables with extra columns: a framework's version, a driver, a kernel."""
-    return all_with_columns([view], names)[0]
+def add_columns(view: View, names: Sequence[str]) -> View:
+    """Add columns to the tables of a view, such as the version of the framework, the driver or the kernel."""
+    return add_columns_to_all([view], names)[0]
 
 
-def all_with_columns(views: Sequence[View], names: Sequence[str]) -> list[View]:
-    """One of them must know each. A table that knows nothing of the kind, such as a card, stays as it is."""
+def add_columns_to_all(views: Sequence[View], names: Sequence[str]) -> list[View]:
+    """Add columns to the tables of several views.
+
+    Each column must be known to at least one of them. Tables whose rows have no such facts stay unchanged.
+    """
     known = {name for view in views for table in view.tables for row in table.rows for name in row.facts}
     for name in names:
         if name not in known:
             raise UnknownName("column", name, known)
-    return [replace(view, tables=tuple(_widened(table, names) for table in view.tables)) for view in views]
+    return [replace(view, tables=tuple(_add_columns(table, names) for table in view.tables)) for view in views]
 
 
-def _widened(table: Table, names: Sequence[str]) -> Table:
+def _add_columns(table: Table, names: Sequence[str]) -> Table:
     if not any(row.facts for row in table.rows):
         return table
     columns = (*table.columns, *(Column(key=name, title=name, numeric=False, identifies=True) for name in names))
     rows = (
-        replace(row, entries={**row.entries, **{name: entry_of(row.facts.get(name, "")) for name in names}})
+        replace(row, entries={**row.entries, **{name: make_entry(row.facts.get(name, "")) for name in names}})
         for row in table.rows
     )
     return replace(table, columns=columns, rows=tuple(rows))
 
 
-def board_of(presented: Presentation, warnings: Sequence[str]) -> View:
-    """A leaderboard: rows of many runs."""
+def make_leaderboard_view(presented: Presentation, warnings: Sequence[str]) -> View:
+    """Return the view of a leaderboard, whose rows come from many runs."""
     return View(
         title=presented.title,
         tables=presented.tables,
@@ -99,15 +108,15 @@ def board_of(presented: Presentation, warnings: Sequence[str]) -> View:
     )
 
 
-def _presented(suite: str | None, measurements: Sequence[Measurement]) -> Presentation:
+def _present(suite: str | None, measurements: Sequence[Measurement], sections: Sequence[MakeSection]) -> Presentation:
     if suite is None or suite not in catalogue.names("suite"):
-        return generic.presentation(measurements)
+        return generic.presentation(measurements, sections)
     found: Suite = catalogue.load("suite", suite)()
     return found.present(measurements)
 
 
-def first_figure(presented: Presentation) -> Headline | None:
-    """For what doesn't say which of its figures stands for all: the first that was measured, or is missing."""
+def choose_default_headline(presented: Presentation) -> Headline | None:
+    """Return the default headline: the first figure that was measured or is missing."""
     for table in presented.tables:
         for row in table.rows:
             if row.origin != "measured" or row.status is None:
@@ -119,8 +128,11 @@ def first_figure(presented: Presentation) -> Headline | None:
     return None
 
 
-def overall(measurements: Sequence[Measurement]) -> Validity | None:
-    """The worst verdict; each reason once, in the words of the cell that it weighs most on, with the others named."""
+def judge_run(measurements: Sequence[Measurement]) -> Validity | None:
+    """Return the worst verdict, with each reason once.
+
+    A reason is worded as for the configuration with the worst verdict, and names the other configurations.
+    """
     judged = [(measurement, measurement.validity) for measurement in measurements if measurement.validity is not None]
     if not judged:
         return None
@@ -132,7 +144,7 @@ def overall(measurements: Sequence[Measurement]) -> Validity | None:
             sentences.setdefault(reason.code, reason.sentence)
             where.setdefault(reason.code, []).append(_short_name(measurement))
     reasons = tuple(
-        Reason(code=code, sentence=f"{sentence} ({_places(where[code])})") for code, sentence in sentences.items()
+        Reason(code=code, sentence=f"{sentence} ({_join_names(where[code])})") for code, sentence in sentences.items()
     )
     return Validity(verdict=worst(validity.verdict for _, validity in judged), reasons=reasons)
 
@@ -142,7 +154,7 @@ def _short_name(measurement: Measurement) -> str:
     return f"{measurement.spec.workload} {options}".strip()
 
 
-def _places(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     first, others = names[0], names[1:]
     if not others:
         return first
@@ -150,8 +162,8 @@ def _places(names: Sequence[str]) -> str:
     return f"{first}; also {'; '.join(others[:2])}{more}"
 
 
-def next_commands(head: RunHead, saved_in: str) -> tuple[str, ...]:
-    """What answers the next question; the page is among them."""
+def suggest_commands(head: RunHead, saved_in: str) -> tuple[str, ...]:
+    """Suggest commands to run next, among them the one that writes the HTML page."""
     if head.plan.suite == "quick":
         return (
             "rigdyno run all               every suite that can run here, in 15 minutes",

@@ -1,4 +1,4 @@
-"""Tries something in a child process, so that a crash or a hang is a result like any other."""
+"""Runs Python code in a child process, so that a crash or a hang is a result like any other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rigdyno.units import show_seconds
+from rigdyno.base.units import show_seconds
 
-# Dying is expected here: a core dump in the user's folder is not. Windows has no such limit.
+# A crash is expected here, but must not leave a core dump in the user's folder. Windows has no such limit.
 _PRELUDE = """\
 try:
     import resource
@@ -24,20 +24,20 @@ except ImportError:
 
 @dataclass(frozen=True)
 class ChildEnd:
-    """How a child ended, and what it said until then."""
+    """How a child process ended, and its output."""
 
     code: int  # negative: the signal
     output: str = ""
     errors: str = ""
-    seconds_allowed: float | None = None  # set if it had to be killed
+    seconds_allowed: float | None = None  # time limit, if it was killed for exceeding it
 
     @property
-    def good(self) -> bool:
+    def succeeded(self) -> bool:
         return self.code == 0 and self.seconds_allowed is None
 
     @property
     def signal_name(self) -> str | None:
-        """SIGILL, SIGSEGV, ...; None if it ended by itself, or was killed by us."""
+        """Return SIGILL, SIGSEGV, ...; None if it exited, or was killed at the time limit."""
         if self.code >= 0 or self.seconds_allowed is not None:
             return None
         try:
@@ -50,8 +50,8 @@ class ChildEnd:
         lines = (self.errors.strip() or self.output.strip()).splitlines()
         return lines[-1].strip() if lines else f"exit code {self.code}"
 
-    def how(self) -> str:
-        """The end of a sentence that names what was tried."""
+    def describe(self) -> str:
+        """Return the end of a sentence whose subject is what was tried."""
         if self.seconds_allowed is not None:
             return f"did not end within {show_seconds(self.seconds_allowed)}"
         if self.signal_name is not None:
@@ -60,7 +60,7 @@ class ChildEnd:
 
 
 def run_snippet(snippet: str, seconds: float, variables: Mapping[str, str] | None = None) -> ChildEnd:
-    """Runs Python code in a fresh interpreter."""
+    """Run Python code in a fresh interpreter, without core dumps."""
     return run_python(["-c", _PRELUDE + snippet], seconds, variables)
 
 
@@ -73,21 +73,21 @@ def run_python(arguments: Sequence[str], seconds: float, variables: Mapping[str,
         encoding="utf-8",
         errors="replace",
         env={**os.environ, **(variables or {})},
-        start_new_session=True,  # so that its own children can be ended with it
+        start_new_session=True,  # so that its children can be killed with it
     )
     try:
         output, errors = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        _end(child)
+        _kill(child)
         output, errors = child.communicate()
         return ChildEnd(child.returncode, output, errors, seconds_allowed=seconds)
-    except BaseException:  # Ctrl-C reaches only this process: the child has a session of its own
-        _end(child)
+    except BaseException:  # Ctrl-C reaches only this process: the child has its own session
+        _kill(child)
         raise
     return ChildEnd(child.returncode, output, errors)
 
 
-def _end(child: subprocess.Popen[str]) -> None:
+def _kill(child: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(child.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The processor on systems without /proc: macOS through sysctl, others through psutil."""
+"""Describes the processor on systems without /proc: macOS through sysctl, others through psutil."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import psutil
 from rigdyno.schema.system import Cache, Cpu
 
 SYSCTL_SECONDS = 5
+
 SYSCTL_KEYS = (
     "machdep.cpu.brand_string",
     "hw.physicalcpu",
@@ -27,6 +28,7 @@ SYSCTL_KEYS = (
     "hw.optional.arm.FEAT_SME",
     "kern.hv_vmm_present",
 )
+
 CACHES = (
     ("hw.l1dcachesize", 1, "data"),
     ("hw.l1icachesize", 1, "instruction"),
@@ -35,8 +37,8 @@ CACHES = (
 )
 
 
-def sysctl() -> dict[str, str]:
-    """Keys that a Mac doesn't know are left out of the answer. Empty on other systems."""
+def read_sysctl() -> dict[str, str]:
+    """Return the values that sysctl knows on a Mac. Empty on other systems."""
     if platform.system() != "Darwin":
         return {}
     try:
@@ -51,7 +53,7 @@ def parse_sysctl(text: str) -> dict[str, str]:
     return {key: value.strip() for key, separator, value in pairs if separator}
 
 
-def portable_cpu(keys: dict[str, str]) -> Cpu:
+def describe_portable_cpu(keys: dict[str, str]) -> Cpu:
     logical = psutil.cpu_count() or 1
     hertz = int(keys.get("hw.cpufrequency_max", 0))
     return Cpu(

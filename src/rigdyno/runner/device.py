@@ -1,4 +1,4 @@
-"""What the worker must know about its devices, and what its framework tells of them."""
+"""Help the worker use its devices: cores, synchronisation, memory and framework versions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from rigdyno.base.linux import read_text
 from rigdyno.contracts import Framework
 from rigdyno.schema.record import DeviceMemory, fullest
 from rigdyno.schema.system import Environment
@@ -21,7 +22,7 @@ def usable_cores() -> int:
 
 
 def waiter_for(framework: Framework, devices: Sequence[str]) -> Callable[[], None] | None:
-    """What waits for the queues of all of them; None where work is done when a call returns."""
+    """Return a function that waits for the queues of all devices; None if they work synchronously."""
     waiters = [waiter for device in devices if (waiter := framework.waiter(device)) is not None]
     if len(waiters) < 2:
         return waiters[0] if waiters else None
@@ -38,21 +39,18 @@ def memory_of(framework: Framework, devices: Sequence[str]) -> DeviceMemory | No
 
 
 def with_frameworks(environment: Environment, frameworks: Sequence[Framework]) -> Environment:
-    """Adds what they say of themselves; the first one's threads and versions count."""
+    """Add the versions and threads of the frameworks; if they disagree, the first one counts."""
     if not frameworks:
         return environment
-    driver = _nvidia_driver()
+    driver = _read_nvidia_driver()
     known = {} if driver is None else {"driver": driver}
     for framework in reversed(frameworks):
         known.update(framework.versions())
     return msgspec.structs.replace(environment, threads=frameworks[0].threads(), framework=known)
 
 
-def _nvidia_driver() -> str | None:
-    """`NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun ...`"""
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text()
-    except OSError:
-        return None
+def _read_nvidia_driver() -> str | None:
+    """Read the version from `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun ...`."""
+    text = read_text(Path("/proc/driver/nvidia/version"))
     found = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", text)
     return found[1] if found else None

@@ -1,7 +1,7 @@
-"""When the phases of a training step began and ended: forward, backward and what else there is.
+"""Time the phases of a training step: forward, backward and others.
 
-A mark costs a reading of the clock, or an event in the device's own queue: nothing is waited for, so that what overlaps
-in an ordinary step overlaps in this one.
+A mark costs one reading of the clock, or one event in the device's queue. It waits for nothing, so that whatever
+overlaps in an ordinary step also overlaps in a timed one.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from rigdyno.clock import Clock
+from rigdyno.base.clock import Clock
 from rigdyno.contracts import Framework
 from rigdyno.schema.samples import PHASES, STEP_STRUCT, RowFile
 
 _ROW = struct.Struct(STEP_STRUCT)
+
 _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
 
 
@@ -28,12 +29,12 @@ class PhaseClock:
         self._marked: list[str] = []
 
     def mark(self, phase: str) -> None:
-        """An empty name begins: what was before is no phase."""
+        """Mark the end of a phase. An empty name marks the start of a step: the time before it is no phase."""
         self._moments.take()
         self._marked.append(phase)
 
     def flush(self) -> None:
-        """Between two steps, outside of every phase."""
+        """Write the marked phases. Call it between two steps, outside of every phase."""
         if not self._marked:
             return
         times = self._moments.times_ns()
@@ -50,7 +51,7 @@ class PhaseClock:
 
 
 class _HostMoments:
-    """Work is done when a call returns."""
+    """Reads the host's clock, for devices that work synchronously."""
 
     def __init__(self, clock: Clock) -> None:
         self._now_ns: Callable[[], int] = clock.now_ns
@@ -65,7 +66,7 @@ class _HostMoments:
 
 
 class _DeviceMoments:
-    """The device's queue notes the time when it comes to the mark."""
+    """Puts events into the device's queue, which records the time when it reaches them."""
 
     def __init__(self, clock: Clock, framework: Framework, device: str, synchronise: Callable[[], None]) -> None:
         self._clock, self._framework, self._device, self._synchronise = clock, framework, device, synchronise
@@ -73,7 +74,7 @@ class _DeviceMoments:
         self._began_ns = 0
 
     def take(self) -> None:
-        if not self._events:  # the device has nothing left to do: the host's clock and its own meet here
+        if not self._events:  # wait until the device is idle, to relate its clock to the host's
             self._synchronise()
             self._began_ns = self._clock.now_ns()
         self._events.append(self._framework.event(self._device))

@@ -1,8 +1,8 @@
-"""The process that reads a node's meters while its ranks work:
+"""The process that reads a node's probes while its ranks work:
 `python -m rigdyno.runner.sampler <cell folder> <process id of the parent> <participant> [<another cell's folder> ...]`.
 
-Apart from the ranks, so that reading never lengthens a step; writes telemetry until it is told to stop. Ranks of the
-other cells, which run at the same time, count too.
+It is separate from the ranks, so that reading never lengthens a step, and writes telemetry until it gets SIGTERM. Ranks
+of the other cells, which run at the same time, are included.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from rigdyno.clock import Clock, SystemClock, process_cpu_ns
-from rigdyno.probes._meters import Meters, installed
-from rigdyno.processes import die_with_parent, write_pid
+from rigdyno.base.clock import Clock, SystemClock, process_cpu_ns
+from rigdyno.base.files import read_json
+from rigdyno.base.processes import die_with_parent, write_pid
+from rigdyno.base.units import NS_PER_S, seconds_of_ns
+from rigdyno.probes.common.probe_set import ProbeSet, load_probes
 from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.participant import Participant, on_node, ranks_among
 from rigdyno.schema.samples import SAMPLER_SECONDS, RowFile, telemetry_header
-from rigdyno.schema.spec import Cell
-from rigdyno.store.files import read_json
-from rigdyno.units import NS_PER_S, seconds_of_ns
+from rigdyno.schema.spec import Cell, Participant, on_node, ranks_among
 
-# A reading costs 0.3 to 0.8 ms of a core that was asleep, and the machine is being measured; ten of them are enough to
-# judge five seconds. On a rig with many meters it costs more: then it reads more rarely, down to once a second.
+# One reading takes 0.3 to 0.8 ms of an idle core, and disturbs the machine that is measured; ten readings are enough to
+# judge five seconds. With many probes a reading takes longer: then the interval grows, up to one second.
 INTERVAL_NS = int(SAMPLER_SECONDS * NS_PER_S)
+
 MOST_RARELY_NS = 2 * INTERVAL_NS
-MOST_SHARE = 0.0015  # of a core
-_WEIGHT = 0.2  # of the newest reading in the mean of what they cost
+
+MOST_SHARE = 0.0015  # of a core's time
+
+_WEIGHT = 0.2  # of the newest reading in the moving average of the cost
 
 
 class Sampler:
@@ -39,7 +41,7 @@ class Sampler:
         path: Path,
         own: Participant,
         clock: Clock,
-        meters: Meters,
+        meters: ProbeSet,
         cpu_ns: Callable[[], int] = process_cpu_ns,
         most_rarely_ns: int = MOST_RARELY_NS,
     ) -> None:
@@ -50,15 +52,15 @@ class Sampler:
         self._file = RowFile(path, telemetry_header(meters.channels, own, meters.absent))
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Reads at fixed times, not after fixed pauses: a slow reading doesn't shift those after it."""
+        """Read until stopped, at fixed times, not after fixed pauses: a slow reading doesn't shift the next ones."""
         due_ns = self._clock.now_ns()
         while not stopped():
             self.read()
             due_ns = max(due_ns + self._pause_ns(), self._clock.now_ns())
-            self._clock.sleep(max(0.0, seconds_of_ns(due_ns - self._clock.now_ns())))  # time goes on between the lines
+            self._clock.sleep(max(0.0, seconds_of_ns(due_ns - self._clock.now_ns())))  # it may be due by now
 
     def _pause_ns(self) -> int:
-        """Until the next reading: the longer, the more time on the cores one takes."""
+        """Return the pause until the next reading, in proportion to the CPU time of a reading."""
         spent_ns = self._cpu_ns()
         newest_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
         self._cost_ns += (_WEIGHT if self._cost_ns else 1.0) * (newest_ns - self._cost_ns)
@@ -76,42 +78,42 @@ class Sampler:
 
 
 def pid_files(folder: Path, node: int) -> list[Path]:
-    """Where the ranks of this node write their ids."""
+    """Return the files to which the ranks of this node write their process ids."""
     cell = CellFolder(folder)
     participants = read_json(cell.spec, Cell).participants
     return [cell.participant(rank.id).pid for rank in ranks_among(on_node(participants, node))]
 
 
 def worker_pids(files: Sequence[Path]) -> list[int]:
-    """Ranks write their ids when they start, which may be after the sampler did."""
+    """Return the process ids of the ranks that have started; ranks may start after the sampler."""
     texts = (path.read_text() for path in files if path.exists())
     return [int(text) for text in texts if text.isdigit()]
 
 
-def _complain(words: str) -> None:
+def _warn(words: str) -> None:
     print(words, file=sys.stderr)  # noqa: T201
 
 
 def main(arguments: Sequence[str]) -> int:
-    folder, parent_pid, name, *beside = Path(arguments[0]), int(arguments[1]), *arguments[2:]
+    folder, parent_pid, name, *other_folders = Path(arguments[0]), int(arguments[1]), *arguments[2:]
     die_with_parent(parent_pid)
-    told: list[int] = []
+    signals: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        told.append(number)
+        signals.append(number)
 
     signal.signal(signal.SIGTERM, stop)
     own = next(each for each in read_json(CellFolder(folder).spec, Cell).participants if each.id == name)
     home = CellFolder(folder).participant(own.id)
     write_pid(home.pid)
-    watched = [path for each in (folder, *map(Path, beside)) for path in pid_files(each, own.node)]
+    watched = [path for each in (folder, *map(Path, other_folders)) for path in pid_files(each, own.node)]
     clock = SystemClock()
-    meters = Meters(installed(_complain), lambda: worker_pids(watched), clock)
-    # Arms of a duel by joules have turns of a certain number of readings.
-    most_rarely_ns = INTERVAL_NS if beside else MOST_RARELY_NS
+    meters = ProbeSet(load_probes(_warn), lambda: worker_pids(watched), clock)
+    # In a duel by joules, the turns of the arms are planned for a certain number of readings.
+    most_rarely_ns = INTERVAL_NS if other_folders else MOST_RARELY_NS
     sampler = Sampler(home.rows("telemetry"), own, clock, meters, most_rarely_ns=most_rarely_ns)
     try:
-        sampler.run(lambda: bool(told) or os.getppid() != parent_pid)
+        sampler.run(lambda: bool(signals) or os.getppid() != parent_pid)
     finally:
         sampler.close()
     return 0

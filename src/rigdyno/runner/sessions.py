@@ -1,4 +1,4 @@
-"""The sessions of a run: one for each launcher that its cells need, opened before anything is measured."""
+"""Open the sessions of a run, one for each launcher that its cells need, before anything is measured."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from rigdyno import catalogue
+from rigdyno.base.processes import termination_as_interrupt
 from rigdyno.contracts import Launcher, Opening, Session
-from rigdyno.runner.signals import termination_as_interrupt
+from rigdyno.runner.schedule import still_to_run
 from rigdyno.schema.record import RunHead
 from rigdyno.schema.spec import Cell
+from rigdyno.store.folder import RunFolder
 
 
 class Sessions:
-    """Nodes that don't join, or run other versions, are found out here: nothing has been written by then."""
+    """The open sessions of a run. Nodes that don't join, or run another version, are detected before anything is
+    written."""
 
     def __init__(self, opened: dict[str, Session], closing: ExitStack) -> None:
         self._opened, self._closing = opened, closing
@@ -24,7 +27,7 @@ class Sessions:
         return self._opened[cell.spec.launcher]
 
     def is_lost(self, cell: Cell) -> bool:
-        """Whether nothing more can be started by this cell's launcher: a node is gone, or its job has ended."""
+        """Return whether the cell's launcher can't start anything any more: a node is gone, or its job has ended."""
         return cell.spec.launcher in self._lost
 
     def lose(self, cell: Cell) -> None:
@@ -45,7 +48,7 @@ def open_sessions(
     secret: bytes | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> Sessions:
-    """`cells`: those that are still to run."""
+    """Open a session for each launcher of the cells that are still to run."""
     by_launcher: dict[str, list[Cell]] = {}
     for cell in cells:
         by_launcher.setdefault(cell.spec.launcher, []).append(cell)
@@ -57,3 +60,14 @@ def open_sessions(
             opened[name] = launcher.open(opening)
             closing.callback(opened[name].close)
         return Sessions(opened, closing.pop_all())
+
+
+def open_run_sessions(
+    head: RunHead,
+    folder: RunFolder | None = None,
+    secret: bytes | None = None,
+    say: Callable[[str], None] = lambda words: None,
+) -> Sessions:
+    """Open the sessions of a run and connect to its nodes. `folder`: that of a run to resume."""
+    left = still_to_run(head.plan, lambda cell: folder is not None and folder.is_finished(cell))
+    return open_sessions(head, left, secret, say)

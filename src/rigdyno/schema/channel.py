@@ -1,4 +1,4 @@
-"""What a telemetry channel is: consumers look channels up by what they mean, never by what they are called."""
+"""Describe telemetry channels. Consumers look channels up by what they measure, never by their names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import msgspec
 Quantity = Literal[
     "power", "energy", "utilisation", "temperature", "clock", "memory", "throttle", "fan", "state", "other"
 ]  # fmt: skip
+
 Kind = Literal["gauge", "counter"]
+
 Scope = Literal["card", "package", "board", "wall"]
-# How a reading of power or energy adds up with others. "whole": all that its scope takes, or a share of it that no
-# other whole holds. "rail": one of the rails of a board without a meter at its input. "part": held in another channel,
-# or nobody knows; never in a sum.
+
+# How a reading of power or energy adds up with others. "whole": all that its scope draws, or a share of it that no
+# other whole includes. "rail": one of the rails of a board without a meter at its input. "part": included in another
+# channel, or unknown; never part of a sum.
 Extent = Literal["whole", "rail", "part"]
 
-
-# Readings of a probe's own channel of state, by number.
+# States of a probe. Its state channel stores the index into this tuple.
 STATES = ("fine", "blocked", "failed", "nonsense", "gone")
 
 
@@ -30,29 +32,30 @@ class Channel(msgspec.Struct, frozen=True):
     unit: str
     quantity: Quantity = "other"
     kind: Kind = "gauge"
-    device: str = ""  # "gpu0", "package0", "board"; empty: the machine
-    rail: str = ""  # as the board or the driver calls it
+    device: str = ""  # "gpu0", "package0", "board"; empty: the whole machine
+    rail: str = ""  # name of the rail, as given by the board or the driver
     scope: Scope | None = None
     extent: Extent = "part"
-    interval_seconds: float | None = None  # between two values of the sensor itself; None: as often as it is read
+    interval_seconds: float | None = None  # update interval of the sensor; None: it updates whenever it is read
     sensor: str = ""  # the probe that reads it
-    most: float | None = None  # beyond what the sensor can mean; None: by the quantity
+    most: float | None = None  # largest plausible gauge reading, or counter increase per second; None: by quantity
 
     @property
     def meter(self) -> tuple[Scope | None, str, str]:
-        """Channels with the same meter measure the same thing, by a counter and by a gauge."""
+        """Identify the meter: a counter and a gauge with the same meter measure the same thing."""
         return self.scope, self.device, self.rail
 
     @property
     def title(self) -> str:
-        """'gpu0', 'package0 dram', 'POM_5V_IN'."""
+        """Return the name to show, e.g. 'gpu0', 'package0 dram' or 'POM_5V_IN'."""
         if self.scope in ("board", "wall") and self.rail:
             return self.rail
         return f"{self.device} {self.rail}".strip() or self.name
 
 
-# What a reading can be at all. Wider than any sensor: it finds out nonsense, not outliers.
+# Ranges of plausible readings. They are wider than those of any sensor: they detect nonsense, not outliers.
 MOST_WATTS = 100_000.0
+
 _BOUNDS: dict[Quantity, tuple[float, float]] = {
     "power": (0.0, MOST_WATTS),
     "energy": (0.0, 1e15),
@@ -64,36 +67,8 @@ _BOUNDS: dict[Quantity, tuple[float, float]] = {
     "fan": (0.0, 1e6),
 }
 
-
-def bounds_of(channel: Channel) -> tuple[float, float]:
-    """Between which a sensor can mean what it says."""
-    low, high = _BOUNDS.get(channel.quantity, (-math.inf, math.inf))
-    return low, channel.most if channel.most is not None and channel.kind == "gauge" else high
-
-
-def most_watts(channel: Channel) -> float:
-    """What a counter of energy can rise by in a second."""
-    return channel.most if channel.most is not None else MOST_WATTS
-
-
-def measures_energy(channel: Channel) -> bool:
-    return channel.quantity in ("power", "energy") and channel.scope is not None
-
-
-def from_name(name: str, unit: str) -> Channel:
-    """Of a file from before channels said what they are, by the names of that time."""
-    if found := re.fullmatch(r"(gpu\d+)_(\w+)", name):
-        known = _OF_CARDS.get(found[2])
-        if known is not None:
-            return msgspec.structs.replace(known, name=name, unit=unit, device=found[1], scope="card", sensor="nvml")
-    if found := re.fullmatch(r"(package\S*)_energy_joules", name):
-        return Channel(name, unit, "energy", "counter", found[1], "", "package", "whole", 0.001, "rapl")
-    if re.fullmatch(r"cpu\d+", name):
-        return Channel(name, unit, "utilisation", device=name, sensor="host")
-    return msgspec.structs.replace(_OF_HOST.get(name, Channel(name, unit)), name=name, unit=unit, sensor="host")
-
-
-_OF_CARDS = {
+# Channels of files that were written before channels stored what they measure, by the names of that time.
+_GPU_CHANNELS = {
     "power_w": Channel("", "W", "power", extent="whole", interval_seconds=0.1),
     "energy_joules": Channel("", "J", "energy", "counter", extent="whole", interval_seconds=0.1),
     "utilisation": Channel("", "share", "utilisation"),
@@ -102,8 +77,37 @@ _OF_CARDS = {
     "temperature_c": Channel("", "C", "temperature"),
     "throttle_reasons": Channel("", "bits", "throttle"),
 }
-_OF_HOST = {
+
+_HOST_CHANNELS = {
     "frequency_mhz": Channel("", "MHz", "clock", device="cpu"),
     "temperature_c": Channel("", "C", "temperature", device="cpu"),
     "worker_memory_bytes": Channel("", "B", "memory", device="worker"),
 }
+
+
+def bounds_of(channel: Channel) -> tuple[float, float]:
+    """Return the range of plausible readings."""
+    low, high = _BOUNDS.get(channel.quantity, (-math.inf, math.inf))
+    return low, channel.most if channel.most is not None and channel.kind == "gauge" else high
+
+
+def most_watts(channel: Channel) -> float:
+    """Return by how many joules an energy counter can plausibly increase per second."""
+    return channel.most if channel.most is not None else MOST_WATTS
+
+
+def measures_energy(channel: Channel) -> bool:
+    return channel.quantity in ("power", "energy") and channel.scope is not None
+
+
+def from_name(name: str, unit: str) -> Channel:
+    """Infer a channel from its name, for files that were written before channels stored what they measure."""
+    if found := re.fullmatch(r"(gpu\d+)_(\w+)", name):
+        known = _GPU_CHANNELS.get(found[2])
+        if known is not None:
+            return msgspec.structs.replace(known, name=name, unit=unit, device=found[1], scope="card", sensor="nvml")
+    if found := re.fullmatch(r"(package\S*)_energy_joules", name):
+        return Channel(name, unit, "energy", "counter", found[1], "", "package", "whole", 0.001, "rapl")
+    if re.fullmatch(r"cpu\d+", name):
+        return Channel(name, unit, "utilisation", device=name, sensor="host")
+    return msgspec.structs.replace(_HOST_CHANNELS.get(name, Channel(name, unit)), name=name, unit=unit, sensor="host")

@@ -1,4 +1,4 @@
-"""Numbers with what one must know to believe them."""
+"""Store numbers with their unit, interval, sample count and method, and verdicts with their reasons."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def require_both_ends(low: float | None, high: float | None) -> None:
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
     value: float
-    low: float | None = None  # with `high`; None: there is no interval, which isn't the same as a narrow one
+    low: float | None = None  # None, like `high`, without an interval, which isn't the same as a narrow one
     high: float | None = None
-    confidence: float | None = None  # of [low, high]; None: there is none, or it isn't known
+    confidence: float | None = None  # of [low, high]; None: no interval, or unknown
     n: int
     unit: str
     method: str
@@ -30,7 +30,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
         if self.low is None:
             raise ValueError("there is no confidence without an interval")
         if not 0 < self.confidence < 1:
-            raise ValueError(f"a confidence lies between 0 and 1, not at {self.confidence}")
+            raise ValueError(f"a confidence must be between 0 and 1, not {self.confidence}")
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -38,16 +38,16 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Where something must be decided all the same: without an interval the value stands for itself."""
+        """Return the interval, or the value twice without one, for decisions that need two ends."""
         return self.interval or (self.value, self.value)
 
     def mapped(self, function: Callable[[float], float], unit: str) -> Estimate:
-        """Through a function that only rises, or only falls."""
+        """Apply a monotonic function to the value and to both ends of the interval."""
         low, high = (None, None) if self.interval is None else sorted(map(function, self.interval))
         return msgspec.structs.replace(self, value=function(self.value), low=low, high=high, unit=unit)
 
     def scaled(self, factor: float, unit: str) -> Estimate:
-        """In another unit, where the factor itself is exact."""
+        """Convert to another unit by an exact factor."""
         return self.mapped(lambda number: number * factor, unit)
 
     def without_interval(self, method: str) -> Estimate:
@@ -55,22 +55,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
 
 
 def relative_half_width(figure: Estimate) -> float | None:
-    """Of the interval, on the logarithm's scale; None where there is none, or it reaches down to zero."""
+    """Return half of the interval's width on a log scale; None without an interval, or if it reaches zero."""
     if figure.interval is None or figure.interval[0] <= 0:
         return None
     return math.log(figure.interval[1] / figure.interval[0]) / 2
 
 
-def worst_ratio(above: Estimate, below: Estimate) -> tuple[float, float] | None:
-    """From the worst to the best that the intervals of both allow. That it holds the truth is more certain than either,
-    by an amount that nobody knows."""
-    if above.interval is None or below.interval is None:
-        return None
-    return above.interval[0] / below.interval[1], above.interval[1] / below.interval[0]
-
-
 class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
-    """A count, or what follows from a figure that stands elsewhere; with an interval where that has one."""
+    """A count, or a number derived from another figure, with an interval if that figure has one."""
 
     value: float
     unit: str = ""
@@ -82,7 +74,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True, tag="missing"):
-    """A figure that wasn't measured, and why."""
+    """A figure that wasn't measured, with the reason."""
 
     reason: str
 

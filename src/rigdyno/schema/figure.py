@@ -1,9 +1,9 @@
-"""What a figure shows, before anybody draws it: numbers, their intervals and what they mean.
+"""Store the content of a figure before it is drawn: numbers, their intervals and their meaning.
 
 A figure has an x axis and one or several panels that share it; a panel has a y axis and series. All kinds use the same
-pieces: in a stacked bar the series are the parts, in a roofline the limits are series of their own.
-Values are in the unit of their axis, without a prefix; whoever draws chooses one. Drawings are made by report/figures/
-(one file for each kind) and, in characters, by report/plot.py.
+types: in a stacked bar each part is a series, in a roofline each limit is one.
+Values are in the unit of their axis, without a prefix; the drawing code chooses the prefix. Figures are drawn by
+report/figures/ (one file for each kind) and, in characters, by report/plot.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import msgspec
 
 from rigdyno.schema.estimate import Estimate, Missing, Number, Verdict, require_both_ends
 
-# What a series is. Only measured ones are this rig's; no drawing may show another one the same way.
+# The origin of a series. Only measured ones come from this machine; no drawing may show the others in the same way.
 Role = Literal["measured", "published", "predicted", "ideal", "limit"]
+
 Along = Literal["value", "time", "devices", "nodes", "batch", "size", "intensity", "category"]
+
 EventKind = Literal["warm_up_cut", "throttling", "node_lost", "clock_jumped", "end_of_measured", "other"]
 
 _KEY = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
@@ -29,28 +31,28 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     quantity: str
     unit: str = ""
     along: Along = "value"
-    scale: Literal["linear", "log"] | None = None  # None: whoever draws chooses by the range
+    scale: Literal["linear", "log"] | None = None  # None: chosen by the range when it is drawn
 
 
 class Datum(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One value at one place. Without a value it is a gap, and no line crosses it."""
+    """One value at one x. Without a value it is a gap, which no line crosses."""
 
     x: float | str  # a number, or the name of a category
-    value: float | None  # None: a gap; `note` says why where that is known
-    x_end: float | None = None  # where it is about a range of x, e.g. a bin
-    low: float | None = None  # with `high`: its interval
+    value: float | None  # None: a gap; `note` gives the reason if it is known
+    x_end: float | None = None  # end of a range of x, e.g. of a bin
+    low: float | None = None  # with `high`: the interval
     high: float | None = None
-    confidence: float | None = None  # of the interval; None: there is none, or it isn't known
-    n: int | None = None  # how many samples it rests on; None: nobody said
+    confidence: float | None = None  # of the interval; None: no interval, or unknown
+    n: int | None = None  # number of samples; None: unknown
     verdict: Verdict | None = None
-    label: str = ""  # its name, where x isn't one
+    label: str = ""  # its name, if x isn't a name
     note: str = ""
 
     def __post_init__(self) -> None:
         require_both_ends(self.low, self.high)
         numbers = (self.x, self.x_end, self.value, self.low, self.high)
         if not all(math.isfinite(each) for each in numbers if isinstance(each, float | int)):
-            raise ValueError("a figure has finite numbers; what isn't one is a gap")
+            raise ValueError("the numbers of a figure must be finite; use a gap instead")
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -60,13 +62,13 @@ class Datum(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Series(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     role: Role
-    data: tuple[Datum, ...]  # of numbers in ascending order of x; of categories in the order that they are shown in
-    cut: bool = False  # measured, but no estimate uses it: the warm-up
-    source: str = ""  # of what was published
+    data: tuple[Datum, ...]  # in ascending order of x if x is a number; categories in the order of display
+    cut: bool = False  # measured, but not used by any estimate: the warm-up
+    source: str = ""  # of published figures
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A range of y that means something along the whole of x, e.g. a margin below which two rates count as the same."""
+    """A range of y along the whole of x, e.g. the margin within which two rates count as the same."""
 
     name: str
     low: float
@@ -77,7 +79,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     y: Axis
     series: tuple[Series, ...]
     bands: tuple[Band, ...] = ()
-    title: str = ""  # where there are several
+    title: str = ""  # empty if there is only one panel
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,22 +97,22 @@ class Period(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    key: str  # of this figure among those of its view, the same whenever it is made again: its file's name
+    key: str  # unique within the view and the same each time the figure is made; used as the file name
     kind: str  # the file in report/figures/ that draws it
     title: str
     x: Axis
     panels: tuple[Panel, ...]
     events: tuple[Event, ...] = ()
     periods: tuple[Period, ...] = ()
-    caption: str = ""  # what it shows, in a sentence
+    caption: str = ""  # one sentence about the content
     counted: str = ""  # what n counts, in the plural: "steps", "processes"
-    verdict: Verdict | None = None  # of the whole; None: each value has its own, or none was given
+    verdict: Verdict | None = None  # of the whole figure; None: each value has its own, or there is none
     reasons: tuple[str, ...] = ()  # for the verdict
-    notes: tuple[str, ...] = ()  # what was left out or thinned
+    notes: tuple[str, ...] = ()  # about data that were left out or thinned
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key):
-            raise ValueError("a figure's key has letters from a to z, digits, '-' and '_', and at most 80 of them")
+            raise ValueError("a figure's key may have at most 80 characters: a to z, digits, '-' and '_'")
 
     @property
     def series(self) -> Iterator[Series]:
@@ -121,7 +123,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return all(datum.value is None for series in self.series for datum in series.data)
 
     def described(self) -> str:
-        """The caption with n and the verdict: what stands below the drawing, and what a screen reader says."""
+        """Return the caption with n and the verdict: the text below the drawing, also for screen readers."""
         parts = [self.caption.rstrip("."), self._n_text(), self._verdict_text()]
         return ". ".join(part for part in parts if part) + "."
 
@@ -142,13 +144,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def figure_key(*parts: str) -> str:
-    """A file's name out of anybody's words."""
+    """Turn any words into a key that can be a file name."""
     words = re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
     return words[:80].rstrip("-") or "figure"
 
 
 def with_distinct_keys(figures: Iterable[Figure]) -> tuple[Figure, ...]:
-    """A second one of a name gets a number behind it."""
+    """Append a number to keys that occur more than once."""
     taken: set[str] = set()
     found = []
     for figure in figures:
@@ -161,7 +163,7 @@ def with_distinct_keys(figures: Iterable[Figure]) -> tuple[Figure, ...]:
 
 
 def datum(x: float | str, value: float | None, *, verdict: Verdict | None = None, label: str = "") -> Datum:
-    """A bare number, or a gap where it is none."""
+    """Make a datum of a bare number; None and numbers that aren't finite become gaps."""
     finite = value if value is not None and math.isfinite(value) else None
     return Datum(x=x, value=finite, verdict=verdict, label=label)
 
@@ -174,7 +176,7 @@ def datum_of(
     label: str = "",
     note: str = "",
 ) -> Datum:
-    """An entry of a table; a missing one is a gap with its reason."""
+    """Make a datum of a table entry; a missing one becomes a gap with its reason."""
     if isinstance(entry, Missing):
         return Datum(x=x, value=None, label=label, note=entry.reason)
     bare = msgspec.structs.replace(datum(x, entry.value, verdict=verdict, label=label), note=note)

@@ -1,22 +1,22 @@
-"""Where everything of a run lies: the one place that knows the names of files.
+"""Name the files and folders of a run. No other module knows their names.
 
 runs/<name>.<timestamp>/
   head.json                              the plan, the system, the environment
-  lock                                   held while somebody runs it
-  damaged/                               what lay in a cell's folder when it was run again, if it had a record
-  cells/<cell>/spec.json                 the cell: what to measure, and who takes part
-  cells/<cell>/turns                     where the first rank of a duel's arm is told when to step, while it runs
+  lock                                   locked while the run is under way
+  damaged/                               old contents of cell folders that had a record and were run again
+  cells/<cell>/spec.json                 the cell: its configuration and participants
+  cells/<cell>/turns                     tells the first rank of a duel's arm when to step, while it runs
   cells/<cell>/<participant>/steps.rows      every step
-  cells/<cell>/<participant>/phases.rows     what the steps were spent on, where that was timed
-  cells/<cell>/<participant>/telemetry.rows  what a node's sampler read
-  cells/<cell>/<participant>/report.json     how it went, as the participant itself says
-  cells/<cell>/<participant>/log.txt         what it printed
+  cells/<cell>/<participant>/phases.rows     time of each phase of the steps, if it was measured
+  cells/<cell>/<participant>/telemetry.rows  readings of a node's sampler
+  cells/<cell>/<participant>/report.json     outcome, as reported by the participant itself
+  cells/<cell>/<participant>/log.txt         its output
   cells/<cell>/<participant>/pid
   cells/<cell>/<node's sampler>/launcher.*   log of the command that started the node's ranks, and which of them failed
   cells/<cell>/record.json               written last: a cell without it isn't finished
 
 runs/all.<timestamp>/
-  campaign.json                          written last: which of the runs beside it belong together
+  campaign.json                          written last: which of the runs in this folder belong together
   lock
   <suite>.<timestamp>/                   a run as above
 """
@@ -29,15 +29,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rigdyno.schema.participant import SAMPLER, Participant
+from rigdyno.schema.spec import SAMPLER, Participant
 
 HEAD, LOCK, CELLS, DAMAGED = "head.json", "lock", "cells", "damaged"
+
 CAMPAIGN = "campaign.json"
+
 SPEC, RECORD, TURNS = "spec.json", "record.json", "turns"
+
 RowKind = Literal["steps", "phases", "telemetry"]
 
 _RETURNED = ("steps.rows", "phases.rows", "telemetry.rows", "report.json", "log.txt")
+
 _RETURNED_BY_SAMPLER = ("launcher.log", "launcher.json")
+
 _RANK_LOG = re.compile(r"rank\d+/log\.txt")
 
 
@@ -89,21 +94,21 @@ class CellFolder:
         return ParticipantFolder(self.path / name)
 
     def row_files(self, kind: RowKind) -> Iterator[Path]:
-        """In no order that means anything: whose rows they are, their header says."""
+        """Yield the row files of all participants in arbitrary order; the header names the participant."""
         yield from self.path.glob(f"*/{kind}.rows")
 
     def files(self) -> tuple[str, ...]:
-        """All of them, relative to the cell."""
+        """Return the paths of all files, relative to the cell's folder."""
         return tuple(sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file()))
 
 
 def returned_names(participant: Participant) -> tuple[str, ...]:
-    """What a participant on another node may send back; its process id means nothing here."""
+    """Return the files that a participant on another node may send back: all but its process id."""
     return (*_RETURNED, *_RETURNED_BY_SAMPLER) if participant.role == SAMPLER else _RETURNED
 
 
 def log_of(cell: str, files: Sequence[str]) -> str | None:
-    """Where in a run folder a person looks for what went wrong."""
+    """Return the path of the ranks' logs in the run folder, as shown to users; None if there are none."""
     logs = [name for name in files if _RANK_LOG.fullmatch(name)]
     if not logs:
         return None

@@ -1,4 +1,4 @@
-"""What is left of a cell when it is over. Raw and final: estimates and verdicts are derived from it, not stored."""
+"""Store the outcome of a cell. Records are raw and final: estimates and verdicts are derived from them, not stored."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from typing import Annotated, Literal
 import msgspec
 
 from rigdyno import __version__
-from rigdyno.clock import utc_now
-from rigdyno.schema.participant import ClockPair, Participant
-from rigdyno.schema.spec import Arm, Plan, RunSpec, Value
+from rigdyno.base.clock import utc_now
+from rigdyno.schema.spec import Arm, ClockPair, Participant, RunPlan, RunSpec, Value
 from rigdyno.schema.system import ByteCount, Environment, System
 
 SCHEMA_VERSION = 2
 
 Phase = Literal["start", "build", "warm-up", "measure", "finish"]
+
 FailureKind = Literal[
     "out_of_memory", "signal", "timeout", "exception", "interrupted", "exit", "node_lost", "job_ended"
 ]  # fmt: skip
-LAUNCHER = "launcher"  # among exit codes: the one command that started all ranks of a node
 
-# Ends that say nothing about what was measured: resuming runs such a cell again.
+PHYSICAL_BATCH = "physical_batch"  # key in `settled`: largest number of samples that go through the network at once
+
+UNNAMED, COUNTED = "step", "item"  # default units: if steps report no items, and if they do
+
+LAUNCHER = "launcher"  # key in `exit_codes` of the command that started all ranks of a node
+
+# Failures that say nothing about the configuration: resuming runs such a cell again.
 RUN_AGAIN: frozenset[FailureKind] = frozenset(("node_lost", "job_ended"))
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether what was computed is right: a fast wrong answer is no result."""
+    """The correctness of the results: a fast wrong answer doesn't count."""
 
-    correct: bool | None = None  # the workload's own canary; None: it has none
-    loss_finite: bool | None = None  # JSON has no NaN: a loss that is none is stored as None, and said here
+    correct: bool | None = None  # result of the workload's own check; None: it has no check
+    loss_finite: bool | None = None  # False: a loss was NaN or infinite, which JSON lacks, and is stored as None
     first_loss: float | None = None
     last_loss: float | None = None
     accuracy: float | None = None
-    evaluation_seconds: float | None = None  # that finding the accuracy took
+    evaluation_seconds: float | None = None  # time to compute the accuracy
     epsilon: float | None = None
-    epoch_epsilon: float | None = None  # of one epoch by itself, which an extrapolated time is about
-    reached: bool | None = None  # the accuracy that was wanted, on validation images; None: none was
-    trained_seconds: float | None = None  # until then, without the looks at validation images
+    epoch_epsilon: float | None = None  # of one epoch by itself, to go with an extrapolated time per epoch
+    reached: bool | None = None  # whether the target accuracy on validation images was reached; None: no target
+    trained_seconds: float | None = None  # until it was reached, without the time for validation
     trained_steps: int | None = None
-    shown_epsilon: float | None = None  # by an audit: the true one is this or more
-
-
-PHYSICAL_BATCH = "physical_batch"  # among what was settled: samples that go through the network at once, at most
-UNNAMED, COUNTED = "step", "item"  # the units where nobody gave one: of steps, and of what they say that they did
+    shown_epsilon: float | None = None  # lower bound of the true epsilon, found by an audit
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,13 +53,13 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What only the built workload knows."""
+    """Facts that are known only once the workload is built."""
 
     unit: str = UNNAMED
-    per_item: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e30)]] = {}  # what one item costs: {"byte": 1.2e9}
-    epoch_items: Annotated[int, msgspec.Meta(ge=0)] | None = None  # of the data set, on all ranks; None: it has none
+    per_item: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e30)]] = {}  # cost of one item: {"byte": 1.2e9}
+    epoch_items: Annotated[int, msgspec.Meta(ge=0)] | None = None  # of all ranks; None: there are no epochs
     settled: dict[str, Value] = {}  # options that got their value at run time
-    totals: dict[str, Total] = {}  # what was counted over the whole of it, by what it is called
+    totals: dict[str, Total] = {}  # totals over the whole cell, by name
     notes: tuple[str, ...] = ()
 
 
@@ -80,25 +81,25 @@ Outcome = Completed | Failed | Skipped
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an accelerator, as its framework counts it."""
+    """The memory of an accelerator, as its framework counts it."""
 
     peak_bytes: ByteCount | None = None  # of all steps, warm-up included; None: the framework doesn't count it
     limit_bytes: ByteCount | None = None
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank leaves in its folder."""
+    """The report that a rank writes into its folder."""
 
     outcome: Outcome
     facts: Facts = Facts()
     environment: Environment | None = None
     peak_memory_bytes: ByteCount | None = None
-    device_memory: DeviceMemory | None = None  # of its fullest device; None: it has none but the CPU
-    start_seconds: float | None = None  # from the process's own start to the first step
+    device_memory: DeviceMemory | None = None  # of its fullest device; None: it uses only the CPU
+    start_seconds: float | None = None  # from the start of the process to the first step
 
 
 def fullest(devices: Iterable[DeviceMemory | None]) -> DeviceMemory | None:
-    """The one that decides whether something fits."""
+    """Return the device with the highest peak, which decides whether something fits."""
     known = [device for device in devices if device is not None]
     return max(known, key=lambda device: device.peak_bytes or 0, default=None)
 
@@ -112,9 +113,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     suite: str | None = None
     label: str | None = None
     repeat: int = 1
-    pair: int | None = None  # of a duel: its steps say something beside its partner's alone, never by themselves
+    pair: int | None = None  # number of the pair in a duel: its steps are only meaningful relative to its partner's
     arm: Arm | None = None
-    attempt_of: str | None = None  # of a search: it says whether something fits, and nothing about how fast it is
+    attempt_of: str | None = None  # cell that a search is for: this one shows whether something fits, not how fast
     started_at: str  # UTC, ISO 8601
     seconds: float = 0.0  # the whole cell, start-up included
     start_seconds: float | None = None  # until the last rank took its first step
@@ -124,9 +125,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = Facts()
     outcome: Outcome
     participants: tuple[Participant, ...] = ()
-    exit_codes: dict[str, int] = {}  # by participant, where it is known; negative: the signal
+    exit_codes: dict[str, int] = {}  # by participant, if known; negative: the signal
     clocks: tuple[ClockPair, ...] = ()  # of the other nodes
-    nodes: tuple[System, ...] = ()  # each node's own, where there are several or it isn't this machine
+    nodes: tuple[System, ...] = ()  # one per node; empty: a single node, which is this machine
     peak_memory_bytes: ByteCount | None = None  # summed over the ranks
     device_memory: DeviceMemory | None = None  # of the fullest device of all ranks
     files: tuple[str, ...] = ()
@@ -137,18 +138,18 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int | None:
-        """The peak of what is scarce where it ran: of the device's memory, or of the processes'."""
+        """Return the peak of the device's memory, or on a CPU that of the processes."""
         if self.spec.device == "cpu":
             return self.peak_memory_bytes
         return None if self.device_memory is None else self.device_memory.peak_bytes
 
     @property
     def is_figure(self) -> bool:
-        """Whether its steps say something by themselves."""
+        """Return whether its steps are meaningful by themselves, unlike those of a duel or a search."""
         return self.pair is None and self.attempt_of is None
 
     def columns(self) -> dict[str, str | int]:
-        """What could explain a number, by the names that a table's extra columns go by."""
+        """Return facts that could explain a number, by the names of a table's extra columns."""
         environment = self.environment
         named = {
             "label": self.label,
@@ -166,23 +167,23 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The first thing in a run folder: what it set out to do, and where."""
+    """The first file of a run folder: the plan, the machine and the environment."""
 
     schema_version: int = SCHEMA_VERSION
     rigdyno_version: str
     created_at: str
-    plan: Plan
+    plan: RunPlan
     system: System  # of the machine on which it was started
     environment: Environment
 
     @classmethod
-    def of(cls, plan: Plan, system: System, environment: Environment) -> RunHead:
-        """Of a run that is to begin now."""
+    def of(cls, plan: RunPlan, system: System, environment: Environment) -> RunHead:
+        """Make the head of a run that begins now."""
         created_at = utc_now().isoformat(timespec="seconds")
         return cls(
             rigdyno_version=__version__, created_at=created_at, plan=plan, system=system, environment=environment
         )
 
     def machines(self, records: Iterable[RunRecord]) -> tuple[System, ...]:
-        """On which it ran: those of the cell with the most nodes. A login node is none of them."""
+        """Return the machines of the cell with the most nodes. A login node is not among them."""
         return max((record.nodes for record in records), key=len, default=()) or (self.system,)

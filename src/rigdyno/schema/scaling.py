@@ -1,4 +1,4 @@
-"""How throughput grows with the number of devices: what was measured, and what is expected."""
+"""Store throughput by number of devices, as measured and as forecast."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ import msgspec
 from rigdyno.schema.estimate import Estimate
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
-    throughput: float  # items a second, of all devices together
-    nodes: int | None = None  # None: nobody said
-    estimate: Estimate | None = None  # the throughput with its interval; None: nobody gave one
+    throughput: float  # items per second, of all devices together
+    nodes: int | None = None  # None: unknown
+    estimate: Estimate | None = None  # the throughput with its interval; None: no interval was given
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a forecast starts from. None: nobody said."""
+    """The input of a forecast. None: not given."""
 
     source: str
-    runs: tuple[str, ...] = ()  # their names, where it starts from stored runs
-    measured: bool = False  # in stored runs, not by somebody who only gave the numbers
-    points: tuple[Point, ...]  # in ascending order
+    runs: tuple[str, ...] = ()  # names of the stored runs, if any
+    measured: bool = False  # True: the points come from stored runs, not from a file of numbers
+    points: tuple[ScalingPoint, ...]  # in ascending order
     unit: str | None = None
-    batch: int | None = None  # items that one device does in a step
+    batch: int | None = None  # items per device and step
     bytes_per_step: float | None = None
     link_gbit_s: float | None = None
     remarks: tuple[str, ...] = ()
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes over the network between nodes, as somebody says; nobody has measured it."""
+    """The traffic and bandwidth between nodes, as given by the user; not measured."""
 
     bytes_per_step: float  # gradients that every node ends up with
     gbit_s: float
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """A forecast of the throughput, never to be mixed up with a measurement."""
+    """A forecast of the throughput; a type of its own, so that it can't be mistaken for a measurement."""
 
     devices: int
     value: float
     low: float
     high: float
-    confidence: float | None  # of [low, high]; None: nobody knows
+    confidence: float | None  # of [low, high]; None: unknown

@@ -1,4 +1,4 @@
-"""What was measured on: the hardware column of a table, and everything else that could explain a number.
+"""Describe the hardware of a machine, and everything else in its environment that could explain a number.
 
 Nothing here names a person or a host.
 """
@@ -9,16 +9,16 @@ from typing import Annotated
 
 import msgspec
 
-from rigdyno.units import show_bytes
+from rigdyno.base.units import show_bytes
 
-ByteCount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # of something that exists; a file that says more is damaged
+ByteCount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # a file with a larger count is damaged
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
     level: int
     kind: str  # "data", "instruction", "unified"
     size_bytes: ByteCount
-    shared_by: int = 1  # logical cores on one instance
+    shared_by: int = 1  # number of logical cores that share one cache
 
 
 class Cpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +45,12 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def device_kind(self) -> str:
-        """What `--device` calls it: an AMD card is 'cuda', too, as PyTorch has it."""
+        """Return its name for `--device`: an AMD GPU is 'cuda' too, as in PyTorch."""
         return "cuda" if self.kind == "rocm" else self.kind
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container or cgroup leaves of the machine."""
+    """The limits that a container or cgroup sets."""
 
     cpu_quota: float | None = None  # in cores
     memory_bytes: ByteCount | None = None
@@ -68,19 +68,19 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
 
     def accelerators_for(self, device: str) -> list[Accelerator]:
-        """All that are of the kind which `--device` names."""
+        """Return all accelerators of the kind that `--device` names."""
         kind = device.partition(":")[0]
         return [each for each in self.accelerators if each.device_kind == kind]
 
     def line(self) -> str:
-        """This rig in one line."""
+        """Describe this machine in one line."""
         cores = f"{self.cpu.usable_cores} core" + ("s" if self.cpu.usable_cores != 1 else "")
         parts = [self.cpu.model, cores, f"{show_bytes(self.memory_bytes)} memory"]
-        parts += [self._accelerators()]
+        parts += [self._accelerator_text()]
         parts += [f"{self.virtualisation} virtual machine"] if self.virtualisation else []
         return ", ".join(parts)
 
-    def _accelerators(self) -> str:
+    def _accelerator_text(self) -> str:
         if not self.accelerators:
             return "no accelerator"
         first = self.accelerators[0].name
@@ -95,10 +95,10 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True):
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     python: str
-    packages: dict[str, str] = {}  # torch, numpy, ...: versions are columns that tables can show
-    variables: dict[str, str] = {}  # those that change how fast a framework runs
-    threads: int | None = None  # the framework's, inside the worker
-    framework: dict[str, str] = {}  # what the worker's framework says of itself: build, CUDA, driver
+    packages: dict[str, str] = {}  # versions of torch, numpy, ...; tables can show them as columns
+    variables: dict[str, str] = {}  # environment variables that change how fast a framework runs
+    threads: int | None = None  # of the framework, inside the worker
+    framework: dict[str, str] = {}  # as reported by the worker's framework: build, CUDA, driver
     governor: str | None = None
     huge_pages: str | None = None
     load_average: float | None = None

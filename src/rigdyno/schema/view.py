@@ -1,6 +1,7 @@
-"""What a report says, before any format: every format renders this, so that all of them say the same.
+"""Store the content of a report: every format renders the same View, so that all of them say the same.
 
-`rigdyno --json` prints a View; docs/view.schema.json is its JSON schema.
+`rigdyno --json` prints a View; docs/view.schema.json is its JSON schema. A Dossier is the evidence for the view of one
+run: the machine, the plan, the reasons for its verdicts, and every raw file.
 """
 
 from __future__ import annotations
@@ -10,20 +11,75 @@ from typing import Literal
 import msgspec
 
 from rigdyno.schema.comparison import Comparison
-from rigdyno.schema.estimate import Estimate, Missing, Number, Validity, require_both_ends
+from rigdyno.schema.estimate import Estimate, Missing, Number, Validity, Verdict, require_both_ends
 from rigdyno.schema.figure import Figure
 from rigdyno.schema.measured import Status
 from rigdyno.schema.metric import Metric
 
-VIEW_VERSION = 2  # 1: `plots`, curves of which only one kind was known, instead of `figures`
+VIEW_VERSION = 2  # version 1 had `plots`, curves of a single kind, instead of `figures`
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    value: str
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason for the verdict of one configuration, and the number of steady steps that it affected."""
+
+    what: str  # the configuration
+    verdict: Verdict  # of that configuration
+    code: str
+    sentence: str
+    hit: int | None  # affected steps; None: it concerns all of them together, or single steps can't be identified
+    steps: int  # in the steady windows of all its processes
+
+
+class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about one cell: a process, or the ranks that stepped together."""
+
+    cell: str
+    what: str
+    ended: str
+    seconds: float
+    memory_bytes: int | None = None
+    steps: int | None = None  # of all ranks; None: they can't be read
+    cut: int | None = None  # number of steps before the steady window
+    tagged: str = ""  # disturbances of the steps, with counts
+
+
+class RawFile(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # relative to the run folder
+    size_bytes: int
+    sha256: str
+
+
+class RawFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a run folder. `digest` covers all of them, including those that aren't listed."""
+
+    count: int
+    size_bytes: int
+    digest: str  # sha256 of the output of `sha256sum` for all files, sorted by name
+    listed: tuple[RawFile, ...] = ()
+
+
+class Dossier(msgspec.Struct, frozen=True, kw_only=True):
+    run: str  # the folder's name
+    measured: tuple[Fact, ...] = ()  # the plan, the time, the software
+    rig: tuple[Fact, ...] = ()
+    grounds: tuple[Ground, ...] = ()
+    more_grounds: int = 0  # number of grounds that aren't listed
+    processes: tuple[ProcessFacts, ...] = ()
+    more_processes: int = 0
+    files: RawFiles
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     text: str
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
-    """A ratio of two estimates; its interval takes the worst of both."""
+class RatioEntry(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
+    """A ratio of two estimates; its interval combines the worst cases of both."""
 
     value: float
     low: float | None = None
@@ -35,23 +91,23 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, tag="published"):
-    """Somebody else's figure, as printed there: it has no interval because none was given."""
+    """A published figure, as printed: it has no interval because none was given."""
 
     value: float
     unit: str
     source: str
 
 
-Entry = Estimate | Missing | Number | Text | Share | Published
+Entry = Estimate | Missing | Number | Text | RatioEntry | Published
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     title: str
-    metric: Metric | None = None  # None: of texts, or of what identifies a row
+    metric: Metric | None = None  # None: a column of texts, or one that identifies the row
     numeric: bool = True
-    identifies: bool = False  # whether it says which row this is
-    bare: bool = False  # shown without the unit, which the table's title or the column's own makes clear
+    identifies: bool = False  # whether it identifies the row
+    bare: bool = False  # shown without the unit, which the title of the table or of the column makes clear
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +115,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     origin: Literal["measured", "published", "forecast"] = "measured"
     status: Status | None = None
     notes: tuple[str, ...] = ()
-    runs: tuple[str, ...] = ()  # that it is of, where the view is of several
-    facts: dict[str, str | int] = {}  # versions and the like: columns that a table can be given
+    runs: tuple[str, ...] = ()  # the runs that it comes from, if the view shows several
+    facts: dict[str, str | int] = {}  # versions etc., which can be added to a table as columns
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,59 +127,62 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identifying(self) -> tuple[Column, ...]:
-        """The columns that say which row it is."""
+        """Return the columns that identify a row."""
         return tuple(column for number, column in enumerate(self.columns) if number == 0 or column.identifies)
 
     def name_of(self, row: Row) -> str:
-        """By the first column, which may speak for itself, and all that identify it: 'nodes 1, GPUs 2'."""
-        named = [(column, _plain(row.entries.get(column.key))) for column in self.identifying]
+        """Name a row by its first column and all columns that identify it, e.g. 'nodes 1, GPUs 2'.
+
+        The first column appears without its title unless it is marked as identifying.
+        """
+        named = [(column, _plain_text(row.entries.get(column.key))) for column in self.identifying]
         return ", ".join(f"{column.title} {text}" if column.identifies else text for column, text in named if text)
 
 
-def _plain(entry: Entry | None) -> str:
+def _plain_text(entry: Entry | None) -> str:
     if isinstance(entry, Number):
         return f"{exact_text(entry.value)} {entry.unit}".rstrip()
     return entry.text if isinstance(entry, Text) else ""
 
 
 def exact_text(value: float) -> str:
-    """With all digits, for what tells rows apart."""
+    """Format a number with all digits, for values that distinguish rows."""
     return str(int(value)) if float(value).is_integer() else repr(value)
 
 
 class Sentence(msgspec.Struct, frozen=True, kw_only=True):
-    """With the figure that it is about, for whoever doesn't read it."""
+    """A sentence, with the figure that it is about for programs that don't parse the text."""
 
     text: str
     figure: Number | None = None
 
 
 class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
-    """A published rig, for one's own figure to stand beside."""
+    """A published machine to compare one's own figure with."""
 
     name: str
     figure: Published
 
 
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
-    """The one figure that stands for all others: a line of a campaign's card."""
+    """The one figure that summarises a run: a line of a campaign's card."""
 
-    what: str  # it is of
+    what: str  # the configuration
     figure: Entry
     status: Status | None = None
-    place: str = ""  # among the published ones, or why it has none
-    neighbours: tuple[Neighbour, ...] = ()  # the nearest of them
+    place: str = ""  # rank among the published figures, or why it has none
+    neighbours: tuple[Neighbour, ...] = ()  # the nearest published figures
 
 
 class Presentation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a suite makes of its measurements."""
+    """The tables, figures and sentences that a suite makes of its measurements."""
 
     title: str
-    headline: Headline | None = None  # None: the first figure of the tables stands for it
+    headline: Headline | None = None  # None: the first figure of the tables is used
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()  # the first one answers the question
-    standing: tuple[str, ...] = ()  # where this rig stands among the published ones
-    closing: tuple[str, ...] = ()  # what the figures say, generated from them
+    standing: tuple[str, ...] = ()  # how this machine compares with the published ones
+    closing: tuple[str, ...] = ()  # conclusions, generated from the figures
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,12 +190,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     headline: Headline | None = None
     rigs: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()  # said before anything else: what the figures below rest on may be wrong
+    doubts: tuple[str, ...] = ()  # shown first: reasons why all figures below may be wrong
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # of a duel, or of stored runs
-    validity: Validity | None = None  # of the whole: the worst of its parts
-    noise: Sentence | None = None  # which differences mean nothing here
+    validity: Validity | None = None  # of the whole view: the worst of its parts
+    noise: Sentence | None = None  # which differences are within the noise of this machine
     standing: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

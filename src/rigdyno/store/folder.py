@@ -1,14 +1,11 @@
-"""A run folder: `runs/<name>.<timestamp>/`, with the plan, and one folder a cell. What lies where: schema/layout.py."""
+"""Run folders: `runs/<name>.<timestamp>/` holds the plan and one folder per cell. See schema/layout.py for files."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import itertools
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,20 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from rigdyno.errors import DamagedRun, NewerStore, RigdynoError, StoreError, UsageError
+from rigdyno.base.errors import DamagedRun, NewerStore, RigdynoError, StoreError, UsageError, os_error_reason
+from rigdyno.base.files import NO_LOCKS, decode_json, disk_errors, lock_file, read_raw, write_json
 from rigdyno.schema.layout import CAMPAIGN, CELLS, DAMAGED, HEAD, LOCK, RECORD, CellFolder, RowKind
-from rigdyno.schema.participant import Participant
 from rigdyno.schema.record import SCHEMA_VERSION, RunHead, RunRecord
 from rigdyno.schema.samples import Header, read_rows
-from rigdyno.schema.spec import Cell
-from rigdyno.store.files import converted, disk_errors, read_raw, write_json
+from rigdyno.schema.spec import Cell, Participant
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of some clusters' file systems: then nobody keeps off
 
 
 @dataclass(frozen=True)
@@ -38,44 +31,44 @@ class StoredCell:
     folder: Path
 
     def steps(self) -> tuple[tuple[Header, NDArray[np.void]], ...]:
-        """The raw steps of every rank, in the order of the ranks."""
+        """Return the raw steps of every rank, in the order of the ranks."""
         return self._rows("steps")
 
     def phases(self) -> tuple[tuple[Header, NDArray[np.void]], ...]:
-        """What each rank's steps were spent on, where that was timed."""
+        """Return the timed phases of each rank's steps; empty if they were not timed."""
         return self._rows("phases")
 
     def telemetry(self) -> tuple[tuple[Header, NDArray[np.void]], ...]:
-        """Of every node that was sampled, in the order of the nodes."""
+        """Return the telemetry of every sampled node, in the order of the nodes."""
         return self._rows("telemetry")
 
     def _rows(self, kind: RowKind) -> tuple[tuple[Header, NDArray[np.void]], ...]:
         found: dict[str, tuple[Header, NDArray[np.void]]] = {}
         for path in CellFolder(self.folder).row_files(kind):
             header, rows = read_rows(path)
-            whose = self._known(header.participant, path)
-            if path.parent.name != whose.id:
-                raise DamagedRun(f"{path} holds rows of {whose.id}, and lies in the folder of another participant")
-            if whose.id in found:
-                raise DamagedRun(f"{path} holds rows of {whose.id}, and so does another file of this cell")
-            found[whose.id] = replace(header, participant=whose), rows
-        return tuple(sorted(found.values(), key=_place))
+            owner = self._find_participant(header.participant, path)
+            if path.parent.name != owner.id:
+                raise DamagedRun(f"{path} holds rows of {owner.id}, but is in the folder of another participant")
+            if owner.id in found:
+                raise DamagedRun(f"{path} holds rows of {owner.id}, and so does another file of this cell")
+            found[owner.id] = replace(header, participant=owner), rows
+        return tuple(sorted(found.values(), key=_sort_key))
 
-    def _known(self, named: Participant, path: Path) -> Participant:
-        """As the record has it: rows of an old version don't tell the node."""
+    def _find_participant(self, named: Participant, path: Path) -> Participant:
+        """Return the participant as the record has it: rows of an old version don't contain the node."""
         for each in self.record.participants:
             if each.id == named.id and each.rank == named.rank:
                 return each
         raise DamagedRun(f"{path} holds rows of {named.id}, which took no part in this cell")
 
 
-def _place(samples: tuple[Header, NDArray[np.void]]) -> tuple[int, int]:
-    whose = samples[0].participant
-    return whose.rank if whose.rank is not None else -1, whose.node
+def _sort_key(samples: tuple[Header, NDArray[np.void]]) -> tuple[int, int]:
+    owner = samples[0].participant
+    return owner.rank if owner.rank is not None else -1, owner.node
 
 
 def fresh_folder(root: Path, name: str, now: datetime) -> Path:
-    """A second one in the same second gets a number."""
+    """Create a new folder named by time. A second one within the same second gets a number."""
     stem = f"{name}.{now:%Y%m%d-%H%M%S}"
     with disk_errors(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -91,7 +84,7 @@ def fresh_folder(root: Path, name: str, now: datetime) -> Path:
 
 
 class StoredFolder:
-    """A run's or a campaign's: whoever works on it keeps others off."""
+    """The folder of a run or a campaign, with a lock against concurrent use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -102,30 +95,27 @@ class StoredFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Held while the run is under way: a second `--resume`, and `clean`, keep off."""
+        """Hold the folder's lock, so that a second `--resume` and `clean` are refused meanwhile."""
         with disk_errors(self.path):
-            descriptor = os.open(self.path / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+            (self.path / LOCK).touch(0o644)
+        with ExitStack() as held:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"{self.path} is being run by another rigdyno") from None
+                is_free = held.enter_context(lock_file(self.path / LOCK, "flock"))
             except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise StoreError(f"can't lock {self.path}: {(error.strerror or str(error)).lower()}") from error
+                if error.errno not in NO_LOCKS:  # some cluster file systems have no locks: then run without one
+                    raise StoreError(f"can't lock {self.path}: {os_error_reason(error)}") from error
+                is_free = True
+            if not is_free:
+                raise UsageError(f"{self.path} is being run by another rigdyno")
             yield
-        finally:
-            os.close(descriptor)
 
     def is_running(self) -> bool:
+        """Return whether another process, or another part of this one, holds the folder's lock."""
         try:
-            with (self.path / LOCK).open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            with lock_file(self.path / LOCK, "flock", shared=True) as is_free:
+                return not is_free
         except OSError:
-            return False  # nobody ever locked it, or it isn't ours to look at
-        return False
+            return False  # it was never locked, or this user may not read it
 
 
 class RunFolder(StoredFolder):
@@ -141,7 +131,7 @@ class RunFolder(StoredFolder):
         if not path.is_dir():
             raise UsageError(f"no run folder at {path}; `rigdyno report` shows the newest")
         if (path / CAMPAIGN).is_file():
-            raise UsageError(f"{path} is of several suites; name one of the runs in it")
+            raise UsageError(f"{path} is a campaign of several suites; name one of the runs in it")
         if not (path / HEAD).is_file():
             raise UsageError(f"{path} is not a run folder: it has no {HEAD}")
         return cls(path)
@@ -151,26 +141,29 @@ class RunFolder(StoredFolder):
 
     def head(self) -> RunHead:
         path = self.path / HEAD
-        return converted(_of_this_version(read_raw(path), path), RunHead, path)
+        return decode_json(_require_version(read_raw(path), path), RunHead, path)
 
     def cell_folder(self, cell: Cell) -> Path:
-        """Inside this run, whatever a plan that was tampered with says: resuming empties the folder."""
+        """Return the folder of a cell. It is always inside this run, even if the plan was tampered with: resuming
+        empties the folder."""
         if cell.name in ("", ".", "..") or "/" in cell.name or "\0" in cell.name:
-            raise DamagedRun(f"{self.path / HEAD} names a cell {cell.name!r}, which can't be a folder of its own")
+            raise DamagedRun(f"{self.path / HEAD} names a cell {cell.name!r}, which is not a valid folder name")
         return self.path / CELLS / cell.name
 
     def fresh_cell_folder(self, cell: Cell) -> Path:
-        """Empty: what an unfinished attempt left has no record, and is no result. With a record that can't be read
-        it may be one, and is put aside."""
+        """Create an empty folder for a cell.
+
+        Files of an unfinished attempt have no record, are no result, and are deleted. If there is a record that can't
+        be read, they may be a result, and are moved to another folder."""
         folder = self.cell_folder(cell)
         with disk_errors(folder):
             if (folder / RECORD).exists():
-                self._put_aside(folder)
+                self._move_to_damaged(folder)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
         return folder
 
-    def _put_aside(self, folder: Path) -> None:
+    def _move_to_damaged(self, folder: Path) -> None:
         damaged = self.path / DAMAGED
         damaged.mkdir(exist_ok=True)
         taken = {path.name for path in damaged.iterdir()}
@@ -178,7 +171,7 @@ class RunFolder(StoredFolder):
         folder.rename(damaged / next(name for name in names if name not in taken))
 
     def is_finished(self, cell: Cell) -> bool:
-        """Whether there is a result of this very configuration; a lost node or a cancelled job is none."""
+        """Return whether there is a result of this exact configuration. A lost node or a cancelled job is no result."""
         try:
             record = read_record(self.cell_folder(cell) / RECORD)
         except DamagedRun:
@@ -188,14 +181,14 @@ class RunFolder(StoredFolder):
         return record.spec.key() == cell.spec.key()
 
     def has_record(self, name: str) -> bool:
-        """Of a cell of this name, whether it can be read or not."""
+        """Return whether a cell of this name has a record, readable or not."""
         return (self.path / CELLS / name / RECORD).exists()
 
     def write_record(self, record: RunRecord, cell: Cell) -> None:
         write_json(self.cell_folder(cell) / RECORD, record)
 
     def cells(self, warnings: list[str]) -> list[StoredCell]:
-        """Every finished cell; what can't be read is named in `warnings`, and the others still served."""
+        """Return every finished cell. Records that can't be read are skipped and named in `warnings`."""
         found = []
         for folder in sorted((self.path / CELLS).glob("*/")):
             if not (folder / RECORD).exists():
@@ -208,10 +201,10 @@ class RunFolder(StoredFolder):
 
 
 def read_record(path: Path) -> RunRecord:
-    return converted(_of_this_version(read_raw(path), path), RunRecord, path)
+    return decode_json(_require_version(read_raw(path), path), RunRecord, path)
 
 
-def _of_this_version(raw: Any, path: Path) -> Any:
+def _require_version(raw: Any, path: Path) -> Any:
     """Return the document unchanged, or raise if another version of Rigdyno wrote it."""
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
@@ -226,7 +219,7 @@ def _of_this_version(raw: Any, path: Path) -> Any:
 
 
 def folders_with(root: Path, *marks: str) -> list[Path]:
-    """That hold one of these files, newest last."""
+    """Return the folders that hold one of these files, newest last."""
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if any((path / mark).is_file() for mark in marks)]
@@ -234,5 +227,5 @@ def folders_with(root: Path, *marks: str) -> list[Path]:
 
 
 def run_folders(root: Path) -> list[RunFolder]:
-    """Newest last; those of campaigns lie in a store of their own."""
+    """Return the runs directly in this folder, newest last; runs of a campaign are in the campaign's folder."""
     return [RunFolder(path) for path in folders_with(root, HEAD)]

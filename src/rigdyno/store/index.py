@@ -1,7 +1,7 @@
 """An SQLite index of all finished cells, so that a leaderboard needn't open every folder.
 
-The folders are the truth: the index is made anew whenever it is missing, old or damaged, and brought up to date by
-comparing file times on every use. Several processes may do so at once.
+The folders are authoritative: the index is rebuilt if it is missing, old or damaged, and updated by comparing file
+times on every use. Several processes may do so at once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from rigdyno.errors import RigdynoError
+from rigdyno.base.errors import RigdynoError
 from rigdyno.schema.layout import CELLS, RECORD
 from rigdyno.store.folder import read_record
 
 FILE = ".index.sqlite"
+
 VERSION = 1
 
 _TABLE = """
@@ -40,20 +41,20 @@ class Entry:
 
 
 def find(root: Path, *, suite: str | None = None, workload: str | None = None) -> tuple[list[Entry], list[str]]:
-    """The finished cells in the order they were started, and a warning for each that can't be read."""
+    """Return the finished cells in the order they were started, and a warning for each that can't be read."""
     for _attempt in range(2):
         try:
-            return _found(str(root / FILE), root, suite, workload)
+            return _query(str(root / FILE), root, suite, workload)
         except sqlite3.OperationalError:
             break  # read-only, full, locked too long, or no such folder
         except sqlite3.DatabaseError:
-            if not _removed(root):
+            if not _remove_index(root):
                 break
-    return _found(":memory:", root, suite, workload)
+    return _query(":memory:", root, suite, workload)
 
 
-def _removed(root: Path) -> bool:
-    """A damaged index, and the journal that would be played back into the next one."""
+def _remove_index(root: Path) -> bool:
+    """Remove a damaged index, and its journal, which would be replayed into the next one. Return whether it worked."""
     try:
         for name in (FILE, f"{FILE}-journal"):
             (root / name).unlink(missing_ok=True)
@@ -62,8 +63,8 @@ def _removed(root: Path) -> bool:
     return True
 
 
-def _found(database: str, root: Path, suite: str | None, workload: str | None) -> tuple[list[Entry], list[str]]:
-    with closing(_opened(database)) as connection:
+def _query(database: str, root: Path, suite: str | None, workload: str | None) -> tuple[list[Entry], list[str]]:
+    with closing(_open_index(database)) as connection:
         _refresh(connection, root)
         rows = connection.execute(
             "select path, run, suite, workload, label, outcome, started_at from cells where error is null"
@@ -75,11 +76,11 @@ def _found(database: str, root: Path, suite: str | None, workload: str | None) -
     return entries, [f"skipped: {error}" for (error,) in errors]
 
 
-def _opened(path: str) -> sqlite3.Connection:
+def _open_index(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=5, isolation_level=None)
     try:
-        if _version(connection) != VERSION:
-            _make(connection)
+        if _read_version(connection) != VERSION:
+            _create_table(connection)
         _require_table(connection)
     except sqlite3.DatabaseError:
         connection.close()
@@ -87,14 +88,14 @@ def _opened(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def _read_version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("pragma user_version").fetchone()[0])
 
 
-def _make(connection: sqlite3.Connection) -> None:
-    """Unless another process has made it meanwhile: that one may have filled it, and others read it."""
+def _create_table(connection: sqlite3.Connection) -> None:
+    """Create the table, unless another process has created it meanwhile: it may be filled and in use already."""
     connection.execute("begin immediate")
-    if _version(connection) != VERSION:
+    if _read_version(connection) != VERSION:
         connection.execute("drop table if exists cells")
         connection.execute(_TABLE)
         connection.execute(f"pragma user_version = {VERSION}")
@@ -109,27 +110,27 @@ def _require_table(connection: sqlite3.Connection) -> None:
     except sqlite3.OperationalError as error:
         if "no such" not in str(error):
             raise
-        raise sqlite3.DatabaseError(f"another table stands there: {error}") from error
+        raise sqlite3.DatabaseError(f"unexpected table: {error}") from error
 
 
 def _refresh(connection: sqlite3.Connection, root: Path) -> None:
-    on_disk = _stamps(root)
+    on_disk = _read_stamps(root)
     known = dict(connection.execute("select path, stamp from cells").fetchall())
     gone = [(path,) for path in known if path not in on_disk]
     changed = [path for path, stamp in on_disk.items() if known.get(path) != stamp]
     if not gone and not changed:
         return
-    rows = [_row(root, path, on_disk[path]) for path in changed]
+    rows = [_make_row(root, path, on_disk[path]) for path in changed]
     connection.execute("begin immediate")
     connection.executemany("delete from cells where path = ?", gone)
     connection.executemany("insert or replace into cells values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
     connection.execute("commit")
 
 
-def _stamps(root: Path) -> dict[bytes, str]:
-    """Every record below the root, by its cell's folder, with what changes when it does.
+def _read_stamps(root: Path) -> dict[bytes, str]:
+    """Return a stamp (time and size) for every record below the root, by the cell's folder.
 
-    Paths are bytes, as the disk has them: a folder's name needn't be UTF-8.
+    Paths are bytes, because the name of a folder needn't be UTF-8.
     """
     stamps = {}
     for path in chain(root.glob(f"*/{CELLS}/*/{RECORD}"), root.glob(f"*/*/{CELLS}/*/{RECORD}")):  # runs of campaigns
@@ -141,7 +142,7 @@ def _stamps(root: Path) -> dict[bytes, str]:
     return stamps
 
 
-def _row(root: Path, path: bytes, stamp: str) -> tuple[bytes | str | None, ...]:
+def _make_row(root: Path, path: bytes, stamp: str) -> tuple[bytes | str | None, ...]:
     try:
         record = read_record(root / os.fsdecode(path) / RECORD)
     except RigdynoError as error:

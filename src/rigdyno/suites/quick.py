@@ -1,4 +1,4 @@
-"""The first minute: what bare `rigdyno` runs."""
+"""The quick suite, which bare `rigdyno` runs: one minute of the device suite."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rigdyno.contracts import SuiteRequest, Wanted
-from rigdyno.errors import UsageError
+from rigdyno.base.errors import UsageError
+from rigdyno.contracts import Machine, Suite, Wanted
+from rigdyno.plan.request import Request
+from rigdyno.report.sections import ENERGY_COLUMN
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import Presentation, Table
-from rigdyno.suites import _device_tables as tables
-from rigdyno.suites import _device_words as words
-from rigdyno.suites._device_figures import figures
-from rigdyno.suites._energy import PER_ITEM
-from rigdyno.suites.device import add_spec
+from rigdyno.suites.device import add_spec, tables, words
+from rigdyno.suites.device.figures import make_figures
 
 ADD_SECONDS, LIMIT_SECONDS = 6.0, 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quick:
+class QuickSuite(Suite):
     """This rig in a minute: what bare `rigdyno` runs"""
 
     excerpt: ClassVar[bool] = True
 
-    def cells(self, request: SuiteRequest) -> Sequence[Wanted]:
+    def cells(self, request: Request, machine: Machine) -> Sequence[Wanted]:
         if request.full or request.soak_seconds is not None:
             instead = "`rigdyno run device` with --full or --soak"
             key = "full" if request.full else "soak"
             raise UsageError(f"the first minute is short by design; try {instead}", key=key)
-        device, repeat = request.device, request.repeat or 1
+        device, repeat = machine.device, request.repeat or 1
         limits = [("memory_bandwidth", {}), ("matmul_peak", {"dtype": "float32"})]
         specs = [
             RunSpec(workload=name, options=dict(options), device=device, budget=Budget(seconds=LIMIT_SECONDS))
@@ -45,7 +44,7 @@ class Quick:
             title="This rig in a minute",
             headline=words.headline(measurements),
             tables=(_one_table(measurements),),
-            figures=figures(measurements),
+            figures=make_figures(measurements),
             standing=words.standing(measurements),
             closing=words.closing(measurements),
         )
@@ -54,6 +53,6 @@ class Quick:
 def _one_table(measurements: Sequence[Measurement]) -> Table:
     adds = tables.adds(measurements)
     limits = tables.limits(measurements)
-    energy = tuple(column for column in adds.columns if column == PER_ITEM)
+    energy = tuple(column for column in adds.columns if column == ENERGY_COLUMN)
     columns = (tables.WHAT, tables.RATE, tables.MOVED, tables.SHARE, *energy, tables.STEPS)
     return Table(title=adds.title, columns=columns, rows=(*adds.rows, *limits.rows), notes=adds.notes)

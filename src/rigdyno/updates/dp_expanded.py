@@ -1,7 +1,7 @@
-"""Private training by expanded weights: the idea of BastionLab's engine, whose server can't be had any more.
+"""Private training with expanded weights, the method of BastionLab's engine, whose server is no longer available.
 
-That engine averaged before it clipped, and claimed an epsilon far below the true one. Here clipping, noise,
-sampling and accounting are those of our own engine; only the way to gradients of each sample is theirs.
+That engine averaged gradients before clipping them, and claimed an epsilon far below the true one. Here clipping,
+noise, sampling and accounting are those of Rigdyno's engine; only per-sample gradients are computed BastionLab's way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rigdyno.updates._engine import EngineUpdate
+from rigdyno.updates.common.private import EngineUpdate
 
 if TYPE_CHECKING:
     from rigdyno.engines.dp import PrivacyEngine
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class DpExpanded(EngineUpdate):
     """Differentially private training by expanded weights."""
 
-    def engine(self) -> PrivacyEngine:
+    def make_engine(self) -> PrivacyEngine:
         from rigdyno.engines.dp import PrivacyEngine
 
         return PrivacyEngine(expanded=True, ledger=self.ledger or None)

@@ -1,4 +1,4 @@
-"""Private training by Opacus, PyTorch's own library for it: what ours is held against."""
+"""Private training with Opacus, PyTorch's library for it: the baseline of Rigdyno's own engine."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rigdyno.contracts import Collective, Place, Requirement, Training, TrainStep
-from rigdyno.errors import BadValue, suggestion
-from rigdyno.updates._private import (
+from rigdyno.base.errors import BadValue, suggestion
+from rigdyno.contracts import Collective, Requirement, Training, TrainStep, WorkerPlace
+from rigdyno.updates.common.private import (
     NO_EPSILON,
     PrivateUpdate,
-    endless,
-    loader_of,
-    looked_ahead,
-    private_step,
-    refused,
+    make_loader,
+    make_private_step,
+    peek_batch_size,
+    refusal_error,
+    repeat_forever,
 )
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 Mode = Literal["hooks", "functorch", "ew", "ghost"]
 
-MOST_TIGHT = 20.0  # memory of the tight accountant grows with epsilon: beyond this it can take all there is
-NOT_IN_PLACE = "activations in place were turned off: Opacus can't follow them"
+MOST_TIGHT = 20.0  # the tight accountant's memory grows with epsilon: above this it could exhaust the machine
+
+NOT_IN_PLACE = "in-place activations were turned off: Opacus doesn't support them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class DpOpacus(PrivateUpdate):
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("opacus", extra="peers"))
     start_seconds: ClassVar[float] = 3.0
 
-    mode: Mode = "hooks"  # how it comes to gradients of each sample, or (ghost) to their norms alone
+    mode: Mode = "hooks"  # how it computes per-sample gradients, or (ghost) only their norms
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,26 +46,27 @@ class DpOpacus(PrivateUpdate):
                 key="set.update.mode",
             )
 
-    def prepare(self, training: Training, place: Place, collective: Collective) -> TrainStep:
-        """As Opacus documents it for a loader of one's own: its module for gradients of each sample, its optimizer that
+    def prepare(self, training: Training, place: WorkerPlace, collective: Collective) -> TrainStep:
+        """Use Opacus as documented for a user's own loader: its module computes per-sample gradients, its optimizer
         clips and adds noise."""
-        model = self.network(training)
-        if _without_in_place(model):
+        model = self.prepare_network(training)
+        if _disable_in_place(model):
             training.notes = (*training.notes, NOT_IN_PLACE)
         accountant = _Accountant()
-        wrapped = self._wrapped(model)
-        batch_size, sample_rate = self._draw(training, place)
-        noise = self.noise(training)
-        optimizer = self._optimizer(training, place, batch_size, noise)
+        wrapped = self._wrap_model(model)
+        batch_size, sample_rate = self._set_batches(training, place)
+        noise = self.choose_noise(training)
+        optimizer = self._make_optimizer(training, place, batch_size, noise)
         if sample_rate is not None:
             optimizer.attach_step_hook(accountant.hook(sample_rate))
             training.epsilon = lambda: accountant.epsilon(self.delta)
-            training.epoch_epsilon = self._of_an_epoch(training, noise)
-        step = self._step(training, wrapped, optimizer)
-        return _or_noise_alone(step, model, optimizer)
+            training.epoch_epsilon = self._make_epoch_epsilon(training, noise)
+        step = self._make_step(training, wrapped, optimizer)
+        return _handle_empty_batches(step, model, optimizer)
 
-    def _of_an_epoch(self, training: Training, noise: float) -> Callable[[], float] | None:
-        """Where our accountant is installed, which is that of the others too."""
+    def _make_epoch_epsilon(self, training: Training, noise: float) -> Callable[[], float] | None:
+        """Return a function for the epsilon of one epoch, or None if dp_accounting isn't installed, the accountant
+        of all other private updates."""
         import importlib.util
 
         samples = training.samples
@@ -72,7 +74,7 @@ class DpOpacus(PrivateUpdate):
             return None
         return lambda: self.epoch_epsilon(samples, noise)
 
-    def _optimizer(self, training: Training, place: Place, batch_size: int, noise: float) -> Any:
+    def _make_optimizer(self, training: Training, place: WorkerPlace, batch_size: int, noise: float) -> Any:
         import torch
         from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
@@ -85,66 +87,67 @@ class DpOpacus(PrivateUpdate):
             generator=torch.Generator(place.device).manual_seed(place.seed),
         )
 
-    def _step(self, training: Training, wrapped: Any, optimizer: Any) -> TrainStep:
+    def _make_step(self, training: Training, wrapped: Any, optimizer: Any) -> TrainStep:
         if self.mode != "ghost":
-            return private_step(training, wrapped, optimizer)
+            return make_private_step(training, wrapped, optimizer)
         from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 
-        losses_of = _per_sample_loss(training.loss)
+        losses_of = _make_per_sample_loss(training.loss)
         own_loss = training.loss
 
         def loss(outputs: Any, targets: Any) -> Any:
             return DPTensorFastGradientClipping(wrapped, optimizer, losses_of(outputs, targets))
 
         training.loss = loss
-        step = private_step(training, wrapped, optimizer)
+        step = make_private_step(training, wrapped, optimizer)
         training.loss = own_loss
         return step
 
-    def _draw(self, training: Training, place: Place) -> tuple[int, float | None]:
-        """The same batches as dp_fast draws. How many samples they have on average, and with which probability each of
-        the data set is in one: None where there is no data set."""
+    def _set_batches(self, training: Training, place: WorkerPlace) -> tuple[int, float | None]:
+        """Make `training` draw the same batches as dp_fast. Return their mean size and the sample rate, which is None
+        without a data set."""
         from rigdyno.engines.dp import BadSetting, private_loader
 
         samples = training.samples
         if samples is None:
-            training.batches, batch_size = looked_ahead(training.batches)
+            training.batches, batch_size = peek_batch_size(training.batches)
             training.notes = (*training.notes, NO_EPSILON)
             return batch_size, None
         try:
             self.check_delta(samples)
         except BadSetting as error:
-            raise refused(error, training.model) from error
-        drawn = private_loader(loader_of(samples, place))
-        training.batches = endless(drawn)
-        return samples.batch_size, drawn.sample_rate
+            raise refusal_error(error, training.model) from error
+        loader = private_loader(make_loader(samples, place))
+        training.batches = repeat_forever(loader)
+        return samples.batch_size, loader.sample_rate
 
-    def _wrapped(self, model: torch.nn.Module) -> Any:
+    def _wrap_model(self, model: torch.nn.Module) -> Any:
         from opacus.grad_sample import GradSampleModule
         from opacus.grad_sample.utils import prepare_module
         from opacus.validators import ModuleValidator
 
         for objection in ModuleValidator.validate(model):
-            raise refused(f"Opacus: {objection}", model)
+            raise refusal_error(f"Opacus: {objection}", model)
         options = {"max_grad_norm": self.max_grad_norm} if self.mode == "ghost" else {}
         try:
             wrapped = prepare_module(model, self.mode, loss_reduction="mean", **options)
         except NotImplementedError as error:
-            raise refused(f"Opacus: {error}", model) from error
+            raise refusal_error(f"Opacus: {error}", model) from error
         if type(wrapped) is GradSampleModule:
             wrapped.forbid_grad_accumulation()
         return wrapped
 
 
-def _without_in_place(model: torch.nn.Module) -> bool:
-    found = [module for module in model.modules() if getattr(module, "inplace", False)]
-    for module in found:
+def _disable_in_place(model: torch.nn.Module) -> bool:
+    """Turn off in-place activations, and return whether there were any."""
+    in_place = [module for module in model.modules() if getattr(module, "inplace", False)]
+    for module in in_place:
         module.inplace = False  # type: ignore[assignment]
-    return bool(found)
+    return bool(in_place)
 
 
-def _per_sample_loss(loss: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Of the mean over samples, the losses that it is the mean of."""
+def _make_per_sample_loss(loss: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Return a function for the losses of single samples, from a loss that averages over them."""
     import torch
 
     try:
@@ -158,14 +161,14 @@ def _per_sample_loss(loss: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     )
 
 
-def _or_noise_alone(step: TrainStep, model: torch.nn.Module, optimizer: Any) -> TrainStep:
-    """Poisson batches may be empty. Opacus' own way with them differs from mode to mode, and some fail: the sum of no
-    gradients is zero, and gets noise like any other."""
+def _handle_empty_batches(step: TrainStep, model: torch.nn.Module, optimizer: Any) -> TrainStep:
+    """Wrap the step so that an empty Poisson batch adds only noise: the sum of no gradients is zero. Opacus treats
+    empty batches differently in each mode, and some modes fail."""
     import torch
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def whole(inputs: Any, targets: Any) -> Any:
+    def step_or_noise(inputs: Any, targets: Any) -> Any:
         if len(targets):
             return step(inputs, targets)
         for parameter in trained:
@@ -175,11 +178,11 @@ def _or_noise_alone(step: TrainStep, model: torch.nn.Module, optimizer: Any) -> 
         optimizer.zero_grad(set_to_none=True)
         return trained[0].new_zeros(())
 
-    return whole
+    return step_or_noise
 
 
 class _Accountant:
-    """Opacus' own two: the tight one that it uses by default, and Renyi's, a looser bound that is always cheap."""
+    """Combines two accountants of Opacus: the tight default (PRV), and Renyi DP, a looser and cheap bound."""
 
     def __init__(self) -> None:
         from opacus.accountants import create_accountant

@@ -1,4 +1,4 @@
-"""Ordinary training: the baseline that every other update is held against."""
+"""Ordinary training, in PyTorch or TensorFlow: the baseline of every other update."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rigdyno.contracts import ANY_FRAMEWORK, Collective, Place, Requirement, Training, TrainStep, Workload
-from rigdyno.updates._plain_tensorflow import tensorflow_step
+from rigdyno.contracts import ANY_FRAMEWORK, Collective, Requirement, Training, TrainStep, Update, WorkerPlace, Workload
 
 if TYPE_CHECKING:
     import torch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain:
+class Plain(Update):
     """The ordinary gradient step of the optimizer."""
 
     framework: ClassVar[str] = ANY_FRAMEWORK
-    requires: ClassVar[tuple[Requirement, ...]] = ()  # the workload's own framework is all that it needs
-    private: ClassVar[bool] = False
+    requires: ClassVar[tuple[Requirement, ...]] = ()  # needs nothing but the workload's framework
 
     def refuses(self, workload: Workload) -> str | None:
         if not workload.trains or workload.framework in (ANY_FRAMEWORK, *_STEPS):
@@ -28,14 +26,14 @@ class Plain:
         known = " and ".join(_STEPS)
         return (
             f"the update 'plain' is for {known}, and this workload is for {workload.framework}; "
-            f"no update for {workload.framework} is installed; docs/adding.md tells how to add one"
+            f"no update for {workload.framework} is installed; docs/adding.md explains how to add one"
         )
 
-    def prepare(self, training: Training, place: Place, collective: Collective) -> TrainStep:
+    def prepare(self, training: Training, place: WorkerPlace, collective: Collective) -> TrainStep:
         return _STEPS[training.framework](training, place, collective)
 
 
-def _torch_step(training: Training, place: Place, collective: Collective) -> TrainStep:
+def _make_torch_step(training: Training, place: WorkerPlace, collective: Collective) -> TrainStep:
     model, loss_of, mark = training.model, training.loss, training.mark
     parameters = list(model.parameters())
     optimizer = training.optimizer(parameters)
@@ -59,11 +57,8 @@ def _torch_step(training: Training, place: Place, collective: Collective) -> Tra
     return step
 
 
-_STEPS = {"torch": _torch_step, "tensorflow": tensorflow_step}
-
-
 def _scaled_step(scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Leaves out a step whose gradients overflowed, and then scales by less."""
+    """Skip the step if its gradients overflowed, and then reduce the scale."""
     scaler.step(optimizer)
     scaler.update()
 
@@ -73,3 +68,37 @@ def _average(parameters: Sequence[torch.nn.Parameter], world_size: int, collecti
     collective.sum(gradients)
     for gradient in gradients:
         gradient.div_(world_size)
+
+
+def _make_tensorflow_step(training: Training, place: WorkerPlace, collective: Collective) -> TrainStep:
+    """Return a step whose forward and backward pass are one graph, and so one phase: the backward pass."""
+    import tensorflow as tf
+
+    model, loss_of, mark = training.model, training.loss, training.mark
+    variables = list(model.trainable_variables)
+    optimizer = training.optimizer(variables)
+
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+    def gradients_of(inputs: Any, targets: Any) -> tuple[Any, list[Any]]:
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(inputs), targets)
+        return loss, tape.gradient(loss, variables)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def apply(gradients: list[Any]) -> None:
+        optimizer.apply([gradient / place.world_size for gradient in gradients])
+
+    def step(inputs: Any, targets: Any) -> Any:
+        loss, gradients = gradients_of(inputs, targets)
+        mark("backward")
+        if place.world_size > 1:
+            collective.sum(gradients)
+            mark("communication")
+        apply(gradients)
+        mark("optimizer")
+        return loss
+
+    return step
+
+
+_STEPS = {"torch": _make_torch_step, "tensorflow": _make_tensorflow_step}

@@ -1,17 +1,19 @@
-"""An audit of a private update: a small network with canaries, trained again and again to refute what is claimed."""
+"""Audits a private update: trains a small network with canaries again and again, to refute the claimed epsilon."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from msgspec import Meta
 
 from rigdyno import catalogue
-from rigdyno.contracts import CannotRun, Options, Place, Requirement, Samples, Steps, Training
-from rigdyno.errors import MissingExtra
+from rigdyno.base.errors import MissingExtra
+from rigdyno.contracts import CannotRun, Options, Requirement, Samples, Steps, Training, WorkerPlace, Workload
+from rigdyno.contracts.options import Factor
 from rigdyno.schema.system import System
-from rigdyno.workloads._options import number_between, text, whole_number
-from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, shuffled
+from rigdyno.workloads.common.torch import IMPORT_BYTES, IMPORT_SECONDS, shuffled_batches
 
 if TYPE_CHECKING:
     import torch
@@ -20,11 +22,15 @@ if TYPE_CHECKING:
     from rigdyno.engines.dp import Audit
 
 LEARNING_RATE = 0.1
-LEAST_RUNS = 100  # the test learns from the first of them
-RATE, STEPS = 0.5, 2  # so that sampling is audited too
+
+LEAST_RUNS = 100  # the first runs fix the thresholds of the test
+
+RATE, STEPS = 0.5, 2  # a rate below 1, so that sampling is audited too
 
 
-class _Nobody:
+class _SingleRank:
+    """A collective of one rank."""
+
     def sum(self, tensors: list[Any]) -> None:
         pass
 
@@ -33,44 +39,29 @@ class _Nobody:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpAudit:
+class DpAudit(Workload):
     """Audits a private update: does it leak more than it claims?"""
 
     unit: ClassVar[str] = "audit"
-    framework: ClassVar[str] = "torch"
-    version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"), Requirement("dp_accounting", extra="private"))
-    arrangement: ClassVar[str] = "single"
-    trains: ClassVar[bool] = False
     small: ClassVar[Options] = {"runs": LEAST_RUNS, "update": "dp_expanded"}
 
     update: str = "dp_fast"
-    mode: str = ""  # of the update, where it has several
-    runs: int = 300
-    noise_multiplier: float = 1.0
-    claimed_noise: float = 0.0  # what is claimed; 0: the noise that there is
-    delta: float = 1e-5
-
-    def __post_init__(self) -> None:
-        text("update", self.update)
-        text("mode", self.mode)
-        whole_number("runs", self.runs, LEAST_RUNS)
-        number_between("noise_multiplier", self.noise_multiplier, 1e-6, 1000)
-        number_between("claimed_noise", self.claimed_noise, 0, 1000)
-        number_between("delta", self.delta, 1e-12, 0.01)
+    mode: str = ""  # the update's mode, if it has several
+    runs: Annotated[int, Meta(ge=LEAST_RUNS)] = 300
+    noise_multiplier: Annotated[float, Meta(ge=1e-06, lt=1000)] = 1.0
+    claimed_noise: Factor = 0.0  # noise multiplier that is claimed; 0: the true one
+    delta: Annotated[float, Meta(ge=1e-12, lt=0.01)] = 1e-5
 
     def refuses(self, system: System, device: str) -> str | None:
         if self.update not in catalogue.names("update") or not catalogue.load("update", self.update).private:
             known = [name for name in catalogue.names("update") if catalogue.load("update", name).private]
-            return f"'{self.update}' is no private update; there are {', '.join(known)}"
+            return f"'{self.update}' is not a private update; try {', '.join(known)}"
         try:
-            catalogue.demand(catalogue.load("update", self.update).requires, f"update {self.update}")
+            catalogue.require_installed(catalogue.load("update", self.update).requires, f"update {self.update}")
         except MissingExtra as error:
             return str(error)
-        return None if device == "cpu" else "the auditor's small network is for the CPU; try --device cpu"
-
-    def traps(self) -> tuple[str, ...]:
-        return ()
+        return None if device == "cpu" else "an audit runs on the CPU only; try --device cpu"
 
     def memory_bytes(self, system: System) -> int:
         return IMPORT_BYTES + 300_000_000
@@ -81,7 +72,7 @@ class DpAudit:
     def step_seconds(self, device: str) -> float | None:
         return self.runs * 0.03
 
-    def build(self, place: Place) -> Steps:
+    def build(self, place: WorkerPlace) -> Steps:
         from rigdyno.engines.dp import AuditTask, Spent, audit, epsilon
 
         task = AuditTask()
@@ -91,10 +82,10 @@ class DpAudit:
         def claimed(delta: float) -> float:
             return epsilon([claim], delta).epsilon
 
-        found: list[Audit] = []
+        audits: list[Audit] = []
 
         def step() -> float:
-            found.append(
+            audits.append(
                 audit(self._train, claimed=claimed, delta=self.delta, task=task, runs=self.runs, seed=place.seed)
             )
             return 1.0
@@ -102,8 +93,8 @@ class DpAudit:
         return Steps(
             kinds={"step": step},
             settled={"claimed_epsilon": claimed(self.delta)},
-            check=lambda: all(each.holds for each in found) if found else None,
-            shown_epsilon=lambda: max((each.lower_bound for each in found), default=None),
+            check=lambda: all(each.holds for each in audits) if audits else None,
+            shown_epsilon=lambda: max((each.lower_bound for each in audits), default=None),
             notes=(f"{task.canaries} canaries, Poisson batches of a half, {STEPS} steps",),
         )
 
@@ -116,15 +107,15 @@ class DpAudit:
             model=model,
             loss=torch.nn.functional.cross_entropy,
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE),
-            batches=shuffled(samples, seed),
+            batches=shuffled_batches(samples, seed),
             samples=samples,
         )
-        step = self._update().prepare(training, Place(device="cpu", seed=seed), _Nobody())
+        step = self._make_update().prepare(training, WorkerPlace(device="cpu", seed=seed), _SingleRank())
         for _ in range(STEPS):
             step(*next(training.batches))
 
-    def _update(self) -> Any:
-        """By its name: whatever is registered as an update can be audited."""
+    def _make_update(self) -> Any:
+        """Make the update by its name, so that every registered update can be audited."""
         kind = catalogue.load("update", self.update)
         own: dict[str, Any] = {"mode": self.mode} if self.mode else {}
         try:

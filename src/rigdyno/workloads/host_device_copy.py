@@ -1,4 +1,4 @@
-"""How fast data travels between the host's memory and a device's."""
+"""Measures how fast data is copied between the host's memory and a device's memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rigdyno.contracts import Options, Place, Requirement, Step, Steps
-from rigdyno.errors import BadValue
+from rigdyno.base.errors import BadValue
+from rigdyno.base.units import bytes_from
+from rigdyno.contracts import Options, Step, Steps, WorkerPlace, Workload
 from rigdyno.schema.system import System
-from rigdyno.units import bytes_from
-from rigdyno.workloads._options import size_bytes
-from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, is_everywhere, is_host, waiter
+from rigdyno.workloads.common.options import parse_size
+from rigdyno.workloads.common.torch import IMPORT_BYTES, IMPORT_SECONDS, is_filled_with, is_host, waiter
 
 if TYPE_CHECKING:
     import torch
@@ -20,39 +20,32 @@ _PATTERN = 137
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostDeviceCopy:
+class HostDeviceCopy(Workload):
     """Copies to and from a device, pageable and pinned."""
 
     unit: ClassVar[str] = "byte"
-    framework: ClassVar[str] = "torch"
-    version: ClassVar[int] = 1
-    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
-    arrangement: ClassVar[str] = "single"
-    trains: ClassVar[bool] = False
     small: ClassVar[Options] = {"buffer": "4kB"}
 
     buffer: str = "256MB"
 
     def __post_init__(self) -> None:
-        if size_bytes("buffer", self.buffer) < 1:
-            raise BadValue(f"buffer must hold at least a byte, not '{self.buffer}'", key="set.buffer")
+        super().__post_init__()
+        if parse_size("buffer", self.buffer) < 1:
+            raise BadValue(f"buffer must be at least one byte, not '{self.buffer}'", key="set.buffer")
 
     def refuses(self, system: System, device: str) -> str | None:
         return "needs an accelerator: this device is the host itself" if is_host(device) else None
-
-    def traps(self) -> tuple[str, ...]:
-        return ()
 
     def memory_bytes(self, system: System) -> int:
         return IMPORT_BYTES + 4 * bytes_from(self.buffer)
 
     def start_seconds(self) -> float:
-        return IMPORT_SECONDS + 3.0  # a device's context, and pinning
+        return IMPORT_SECONDS + 3.0  # the device's context, and pinning memory
 
     def step_seconds(self, device: str) -> float | None:
         return 0.1
 
-    def build(self, place: Place) -> Steps:
+    def build(self, place: WorkerPlace) -> Steps:
         import torch
 
         size = bytes_from(self.buffer)
@@ -63,11 +56,11 @@ class HostDeviceCopy:
             copies.add("pinned", *_host_buffers(size, pinned=True))
         except RuntimeError as error:
             notes.append(f"no pinned memory here: {str(error).splitlines()[0]}")
-        return Steps(kinds=copies.kinds, items_per_step=float(size), notes=notes, check=copies.canary)
+        return Steps(kinds=copies.kinds, items_per_step=float(size), notes=notes, check=copies.is_correct)
 
 
 def _host_buffers(size: int, *, pinned: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is sent, and where it comes back to."""
+    """Return the buffer that is sent and the one that receives the data back."""
     import torch
 
     sent = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(_PATTERN)
@@ -81,14 +74,14 @@ class _Copies:
         self._returned: dict[str, torch.Tensor] = {}
 
     def add(self, memory: str, sent: torch.Tensor, returned: torch.Tensor) -> None:
-        self.kinds[f"{memory}_to_device"] = self._step(self._on_device, sent)
-        self.kinds[f"device_to_{memory}"] = self._step(returned, self._on_device)
+        self.kinds[f"{memory}_to_device"] = self._make_step(self._on_device, sent)
+        self.kinds[f"device_to_{memory}"] = self._make_step(returned, self._on_device)
         self._returned[memory] = returned
 
-    def canary(self) -> bool:
-        return all(is_everywhere(buffer, _PATTERN) for buffer in (self._on_device, *self._returned.values()))
+    def is_correct(self) -> bool:
+        return all(is_filled_with(buffer, _PATTERN) for buffer in (self._on_device, *self._returned.values()))
 
-    def _step(self, target: torch.Tensor, source: torch.Tensor) -> Step:
+    def _make_step(self, target: torch.Tensor, source: torch.Tensor) -> Step:
         wait = self._wait
 
         def copy() -> None:

@@ -1,4 +1,4 @@
-"""How many floating-point operations a second matrix multiplication reaches here, at the shape that suits it best."""
+"""Measures the floating-point operations per second of matrix multiplication, at the fastest of several shapes."""
 
 from __future__ import annotations
 
@@ -6,27 +6,34 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rigdyno.clock import Clock, SystemClock
-from rigdyno.contracts import CannotRun, Options, Place, Requirement, Steps
+from rigdyno.base.clock import Clock, SystemClock
+from rigdyno.base.units import seconds_of_ns
+from rigdyno.contracts import CannotRun, Options, Steps, WorkerPlace, Workload
+from rigdyno.contracts.options import Natural
 from rigdyno.schema.system import System
-from rigdyno.units import seconds_of_ns
-from rigdyno.workloads._options import one_of, whole_number
-from rigdyno.workloads._torch import IMPORT_BYTES, IMPORT_SECONDS, is_host, waiter
+from rigdyno.workloads.common.torch import IMPORT_BYTES, IMPORT_SECONDS, is_host, waiter
 
 if TYPE_CHECKING:
     import torch
 
 Dtype = Literal["float64", "float32", "tf32", "bfloat16", "float16"]
+
 Shape = tuple[int, int, int]  # rows, inner, columns
-Timer = Callable[[Shape], float]  # -> seconds for one product
+
+Timer = Callable[[Shape], float]  # returns seconds for one product
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
+
 _TF32_EPSILON = 2.0**-10
+
 _SEARCH_SECONDS = 3.0
+
 _LONGEST_STEP_SECONDS = 0.25
+
 _TRIAL_SECONDS = 60.0
+
 SHAPES: tuple[Shape, ...] = (
     (512, 512, 512),
     (512, 2048, 512),
@@ -40,36 +47,24 @@ SHAPES: tuple[Shape, ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatmulPeak:
+class MatmulPeak(Workload):
     """The arithmetic limit: the quickest matrix product."""
 
     unit: ClassVar[str] = "flop"
-    framework: ClassVar[str] = "torch"
-    version: ClassVar[int] = 1
-    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
-    arrangement: ClassVar[str] = "single"
-    trains: ClassVar[bool] = False
     small: ClassVar[Options] = {"size": 64}
 
     dtype: Dtype = "float32"
-    size: int = 0  # of square matrices; 0: the best of a short search
-
-    def __post_init__(self) -> None:
-        one_of("dtype", self.dtype, get_args(Dtype))
-        whole_number("size", self.size, least=0)
+    size: Natural = 0  # edge of square matrices; 0: the fastest shape of a short search
 
     def refuses(self, system: System, device: str) -> str | None:
         if self.dtype == "tf32" and not device.startswith("cuda"):
-            return "tf32 is a mode of NVIDIA's GPUs"
+            return "tf32 is a mode of NVIDIA GPUs"
         if self.dtype == "float64" and device.startswith("mps"):
             return "MPS has no float64"
         return None
 
-    def traps(self) -> tuple[str, ...]:
-        return ()
-
     def memory_bytes(self, system: System) -> int:
-        longest = self.size or 4096  # on a host; a device that gets further has more memory of its own
+        longest = self.size or 4096  # on a CPU; devices that try larger shapes have their own memory
         return IMPORT_BYTES + 3 * longest * longest * _ITEM_BYTES[self.dtype]
 
     def start_seconds(self) -> float:
@@ -79,39 +74,39 @@ class MatmulPeak:
     def step_seconds(self, device: str) -> float | None:
         return 1.2 * _LONGEST_STEP_SECONDS if not self.size else None
 
-    def build(self, place: Place) -> Steps:
-        self._try(place.device)
-        shape = (self.size,) * 3 if self.size else fastest(SHAPES, self._timer(place), SystemClock())
+    def build(self, place: WorkerPlace) -> Steps:
+        self._require_working_dtype(place.device)
+        shape = (self.size,) * 3 if self.size else find_fastest_shape(SHAPES, self._make_timer(place), SystemClock())
         product = _Product(shape, self.dtype, place)
         return Steps(
             kinds={"step": product.step},
-            items_per_step=float(flops(shape)),
+            items_per_step=float(count_flop(shape)),
             settled={"shape": "x".join(map(str, shape))},
             notes=("a multiply-add counts as 2 flop",),
-            check=product.canary,
+            check=product.is_correct,
         )
 
     @property
     def _may_crash(self) -> bool:
         return self.dtype in ("bfloat16", "float16")
 
-    def _try(self, device: str) -> None:
-        # Some virtual machines advertise instructions that they don't deliver: the crash shall be a child's.
+    def _require_working_dtype(self, device: str) -> None:
+        # Some virtual machines advertise instructions that they don't support: let a child process crash instead.
         if self._may_crash and is_host(device):
             _try_in_child(self.dtype)
         try:
-            _Product((16, 16, 16), self.dtype, Place(device=device)).step()
+            _Product((16, 16, 16), self.dtype, WorkerPlace(device=device)).step()
         except (RuntimeError, TypeError) as error:
             raise CannotRun(f"{self.dtype} products don't work on {device}: {error}") from error
 
-    def _timer(self, place: Place) -> Timer:
+    def _make_timer(self, place: WorkerPlace) -> Timer:
         return lambda shape: _shortest_seconds(_Product(shape, self.dtype, place), waiter(place.device), SystemClock())
 
 
 class _Product:
-    """Two matrices of standard normal numbers and their product."""
+    """Multiplies two matrices of standard normal numbers."""
 
-    def __init__(self, shape: Shape, dtype: Dtype, place: Place) -> None:
+    def __init__(self, shape: Shape, dtype: Dtype, place: WorkerPlace) -> None:
         import torch
 
         if dtype == "tf32":
@@ -128,47 +123,49 @@ class _Product:
     def step(self) -> None:
         self._matmul(self._left, self._right, out=self._product)
 
-    def canary(self) -> bool:
-        """A few entries against float64. They are about sqrt(inner) in size; rounding is far below inner * epsilon."""
+    def is_correct(self) -> bool:
+        """Compare a few entries with float64. They are about sqrt(inner) in size, and rounding errors are far below
+        inner * epsilon."""
         left, right, product = self._left[::97], self._right[:, ::89], self._product[::97, ::89]
-        exact = _double(left) @ _double(right)
+        exact = _to_float64(left) @ _to_float64(right)
         tolerance = self._epsilon * left.shape[1] / 2
-        return bool(((_double(product) - exact).abs() <= tolerance).all())
+        return bool(((_to_float64(product) - exact).abs() <= tolerance).all())
 
 
-def _double(matrix: torch.Tensor) -> torch.Tensor:
+def _to_float64(matrix: torch.Tensor) -> torch.Tensor:
     return matrix.cpu().double()
 
 
-def flops(shape: Shape) -> int:
+def count_flop(shape: Shape) -> int:
     rows, inner, columns = shape
     return 2 * rows * inner * columns
 
 
-def fastest(shapes: Sequence[Shape], seconds_of: Timer, clock: Clock) -> Shape:
-    """The shape with the most operations a second among those that can be tried in time, the small ones first."""
+def find_fastest_shape(shapes: Sequence[Shape], seconds_of: Timer, clock: Clock) -> Shape:
+    """Return the shape with the most operations per second. Try small shapes first, and stop when time is up or a
+    product would take too long."""
     began_ns = clock.now_ns()
-    smallest, *larger = sorted(shapes, key=flops)
-    best, best_rate = smallest, flops(smallest) / seconds_of(smallest)
+    smallest, *larger = sorted(shapes, key=count_flop)
+    best, best_rate = smallest, count_flop(smallest) / seconds_of(smallest)
     for shape in larger:
-        step_seconds = flops(shape) / best_rate
+        step_seconds = count_flop(shape) / best_rate
         if step_seconds > _LONGEST_STEP_SECONDS or seconds_of_ns(clock.now_ns() - began_ns) > _SEARCH_SECONDS:
             break
-        rate = flops(shape) / seconds_of(shape)
+        rate = count_flop(shape) / seconds_of(shape)
         if rate > best_rate:
             best, best_rate = shape, rate
     return best
 
 
 def _shortest_seconds(product: _Product, wait: Callable[[], None], clock: Clock) -> float:
-    """Of a few products; the first ones warm up."""
-    took_ns = []
+    """Return the shortest time of a few products; the first ones warm up."""
+    times_ns = []
     for _ in range(4):
         began_ns = clock.now_ns()
         product.step()
         wait()
-        took_ns.append(clock.now_ns() - began_ns)
-    return seconds_of_ns(max(1, min(took_ns)))
+        times_ns.append(clock.now_ns() - began_ns)
+    return seconds_of_ns(max(1, min(times_ns)))
 
 
 def _try_in_child(dtype: Dtype) -> None:
@@ -180,10 +177,10 @@ def _try_in_child(dtype: Dtype) -> None:
     except subprocess.TimeoutExpired as error:
         raise CannotRun(f"{dtype} products are too slow here: one took over {_TRIAL_SECONDS:.0f} s") from error
     if ended.returncode:
-        raise CannotRun(f"{dtype} products don't work on this CPU: {_why(ended)}")
+        raise CannotRun(f"{dtype} products don't work on this CPU: {_describe_failure(ended)}")
 
 
-def _why(ended: subprocess.CompletedProcess[str]) -> str:
+def _describe_failure(ended: subprocess.CompletedProcess[str]) -> str:
     if ended.returncode < 0:
         import signal
 

@@ -1,12 +1,14 @@
-"""The MNIST example's network, trained to an accuracy: a workload of its own, so that stored figures of the other keep
-their configuration."""
+"""Trains the MNIST example's network to an accuracy.
+
+It is a separate workload, so that the configuration of stored `mnist_cnn` cells doesn't change.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rigdyno.workloads._options import number_between
-from rigdyno.workloads._torch import check_until
+from rigdyno.contracts.options import Natural, Share
+from rigdyno.workloads.common.torch import check_target_accuracy
 from rigdyno.workloads.mnist_cnn import MnistCnn, Variant
 
 
@@ -14,14 +16,13 @@ from rigdyno.workloads.mnist_cnn import MnistCnn, Variant
 class MnistCnnUntil(MnistCnn):
     """Trains the MNIST example's small CNN to an accuracy."""
 
-    dropout: float = 0.5
-    until: float = 0.0  # the accuracy on validation images to stop at; 0: it ends with its budget
-    validation: int = 0  # of the training images, kept apart for that
+    dropout: Share = 0.5
+    target_accuracy: Share = 0.0  # validation accuracy at which training ends; 0: it ends with its budget
+    validation: Natural = 0  # number of training images kept apart for validation
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number_between("dropout", self.dropout, 0, 1)
-        check_until(self.until, self.validation)
+        check_target_accuracy(self.target_accuracy, self.validation)
 
     def variant(self) -> Variant:
-        return Variant(self.dropout, self.until, self.validation)
+        return Variant(self.dropout, self.target_accuracy, self.validation)

@@ -1,4 +1,4 @@
-"""A user's own training, from a function in a file: model, loss, optimizer and batches, for every update."""
+"""Trains what a user's function returns: model, loss, optimizer and batches. Works with every update."""
 
 from __future__ import annotations
 
@@ -9,81 +9,62 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rigdyno.contracts import CannotRun, Options, Place, Requirement, Samples, Training
+from rigdyno.contracts import CannotRun, Samples, Training, WorkerPlace, Workload
+from rigdyno.contracts.options import Count
 from rigdyno.schema.spec import Value
 from rigdyno.schema.system import System
-from rigdyno.workloads._function import check_arguments, found_in, imported
-from rigdyno.workloads._options import text, whole_number
-from rigdyno.workloads._torch import IMPORT_SECONDS, shuffled
+from rigdyno.workloads.common.torch import IMPORT_SECONDS, shuffled_batches
+from rigdyno.workloads.common.user_function import check_arguments, find_function, import_user_file
 
-WHAT_IT_GIVES = (
-    "a function for own_training gives (model, loss, optimizer, batches): an nn.Module, a function of outputs and "
-    "targets, an optimizer or a function that makes one of parameters, and a data set, a DataLoader, a pair of tensors "
-    "or endless batches"
+WHAT_IT_RETURNS = (
+    "a function for own_training returns (model, loss, optimizer, batches): an nn.Module, a function of outputs and "
+    "targets, an optimizer or a function that makes one from parameters, and a data set, a DataLoader, a pair of "
+    "tensors or endless batches"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnTraining:
-    """Trains what a function of your own gives."""
+class OwnTraining(Workload):
+    """Trains what a function of your own returns."""
 
     unit: ClassVar[str] = "sample"
-    framework: ClassVar[str] = "torch"
-    version: ClassVar[int] = 1
-    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
-    arrangement: ClassVar[str] = "single"
     trains: ClassVar[bool] = True
-    small: ClassVar[Options] = {}
 
     file: str = ""
     function: str = "training"
-    batch_size: int = 64  # which the function is given, where it takes one
-
-    def __post_init__(self) -> None:
-        text("file", self.file)
-        text("function", self.function)
-        whole_number("batch_size", self.batch_size)
+    batch_size: Count = 64  # passed to the function if it takes one
 
     def refuses(self, system: System, device: str) -> str | None:
         if not self.file:
             return "needs a file with a function; try --set file=train.py --set function=training"
         return None if Path(self.file).is_file() else f"no file '{self.file}'"
 
-    def traps(self) -> tuple[str, ...]:
-        return ()
-
-    def memory_bytes(self, system: System) -> int | None:
-        return None
-
     def start_seconds(self) -> float:
         return IMPORT_SECONDS + 3.0
 
-    def step_seconds(self, device: str) -> float | None:
-        return None
-
-    def build(self, place: Place) -> Training:
+    def build(self, place: WorkerPlace) -> Training:
         import torch
 
         if place.world_size > 1:
-            raise CannotRun("own_training has one process: nobody knows how to share out a user's batches")
+            raise CannotRun("own_training runs in one process: it can't divide a user's batches among ranks")
         torch.manual_seed(place.seed)
-        model, loss, optimizer, given = _parts(self._called())
+        model, loss, optimizer, data = _check_parts(self._call_function())
         model.to(place.device)
-        samples = _samples(given, self.batch_size, place.device)
-        batches = shuffled(samples, place.seed) if samples else _moved(given, place.device)
+        samples = _find_samples(data, self.batch_size, place.device)
+        batches = shuffled_batches(samples, place.seed) if samples else _endless_batches(data, place.device)
         settled = {"parameters": sum(each.numel() for each in model.parameters())}
         return Training(
             model=model,
             loss=loss,
-            optimizer=_maker(optimizer),
+            optimizer=_make_optimizer_factory(optimizer),
             batches=batches,
             samples=samples,
             settled={**settled, **({"samples": samples.count} if samples else {})},
             phases=True,
         )
 
-    def _called(self) -> Any:
-        function = found_in(imported(Path(self.file)), self.function, self.file)
+    def _call_function(self) -> Any:
+        function = find_function(import_user_file(Path(self.file)), self.function, self.file)
         parameters = inspect.signature(function).parameters.values()
         takes = any(each.name == "batch_size" or each.kind is each.VAR_KEYWORD for each in parameters)
         arguments: dict[str, Value] = {"batch_size": self.batch_size} if takes else {}
@@ -91,49 +72,49 @@ class OwnTraining:
         return function(**arguments)
 
 
-def _parts(given: Any) -> tuple[Any, Callable[[Any, Any], Any], Any, Any]:
+def _check_parts(returned: Any) -> tuple[Any, Callable[[Any, Any], Any], Any, Any]:
     import torch
 
-    if not isinstance(given, tuple) or len(given) != 4 or not isinstance(given[0], torch.nn.Module):
-        raise CannotRun(f"{WHAT_IT_GIVES}; this one gave {_named(given)}")
-    if not callable(given[1]):
-        raise CannotRun(f"the loss is no function of outputs and targets; {WHAT_IT_GIVES}")
-    return given
+    if not isinstance(returned, tuple) or len(returned) != 4 or not isinstance(returned[0], torch.nn.Module):
+        raise CannotRun(f"{WHAT_IT_RETURNS}; this one returned {_describe_types(returned)}")
+    if not callable(returned[1]):
+        raise CannotRun(f"the loss isn't a function of outputs and targets; {WHAT_IT_RETURNS}")
+    return returned
 
 
-def _named(given: Any) -> str:
-    if isinstance(given, tuple):
-        return f"({', '.join(type(part).__name__ for part in given)})"
-    return f"a value of type {type(given).__name__}"
+def _describe_types(returned: Any) -> str:
+    if isinstance(returned, tuple):
+        return f"({', '.join(type(part).__name__ for part in returned)})"
+    return f"a value of type {type(returned).__name__}"
 
 
-def _maker(given: Any) -> Callable[[Any], Any]:
-    """An update may train another set of parameters than the optimizer was made with: then it is made anew, with the
-    same settings."""
+def _make_optimizer_factory(given: Any) -> Callable[[Any], Any]:
+    """Return a function from parameters to an optimizer. If an update trains other parameters than the given optimizer
+    has, a new optimizer with the same settings is made."""
     import torch
 
     if not isinstance(given, torch.optim.Optimizer):
         if not callable(given):
-            raise CannotRun(f"the optimizer is none; {WHAT_IT_GIVES}")
+            raise CannotRun(f"the third value isn't an optimizer; {WHAT_IT_RETURNS}")
         return lambda parameters: given([each for each in parameters if each.requires_grad])
 
-    def made(parameters: Iterable[Any]) -> torch.optim.Optimizer:
+    def make_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
         wanted = [each for each in parameters if each.requires_grad]
-        held = {id(each) for group in given.param_groups for each in group["params"]}
-        return given if held == {id(each) for each in wanted} else type(given)(wanted, **given.defaults)
+        present = {id(each) for group in given.param_groups for each in group["params"]}
+        return given if present == {id(each) for each in wanted} else type(given)(wanted, **given.defaults)
 
-    return made
+    return make_optimizer
 
 
-def _samples(given: Any, batch_size: int, device: str) -> Samples | None:
-    """Where a data set of known size is behind the batches."""
+def _find_samples(given: Any, batch_size: int, device: str) -> Samples | None:
+    """Return the samples of a data set, or None if its size is unknown."""
     import torch
     from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, torch.Tensor) for part in given):
         inputs, targets = (part.to(device) for part in given)
         return Samples(
-            len(targets), _fitting(batch_size, len(targets)), lambda chosen: (inputs[chosen], targets[chosen])
+            len(targets), _check_batch_size(batch_size, len(targets)), lambda chosen: (inputs[chosen], targets[chosen])
         )
     loader = given if isinstance(given, DataLoader) else None
     dataset = loader.dataset if loader is not None else given
@@ -149,29 +130,29 @@ def _samples(given: Any, batch_size: int, device: str) -> Samples | None:
         inputs, targets = collate([dataset[int(number)] for number in chosen])
         return inputs.to(device), targets.to(device)
 
-    return Samples(count, _fitting(batch_size, count), pick)
+    return Samples(count, _check_batch_size(batch_size, count), pick)
 
 
-def _fitting(batch_size: int, count: int) -> int:
+def _check_batch_size(batch_size: int, count: int) -> int:
     if batch_size > count:
         raise CannotRun(f"batch_size {batch_size} is more than the {count} samples of the data set")
     return batch_size
 
 
-def _moved(given: Any, device: str) -> Iterator[tuple[Any, Any]]:
-    """A stream: it must not end, or else can be begun anew."""
+def _endless_batches(given: Any, device: str) -> Iterator[tuple[Any, Any]]:
+    """Move batches to the device. They must be endless, or an iterable that can be iterated again."""
     if not isinstance(given, Iterable):
-        raise CannotRun(f"the batches are none; {WHAT_IT_GIVES}")
-    anew = not isinstance(given, Iterator)
+        raise CannotRun(f"the batches can't be iterated; {WHAT_IT_RETURNS}")
+    is_repeatable = not isinstance(given, Iterator)
 
     def endless() -> Iterator[tuple[Any, Any]]:
         while True:
-            some = False
+            is_empty = True
             for inputs, targets in given:
-                some = True
+                is_empty = False
                 yield inputs.to(device), targets.to(device)
-            if not (anew and some):
-                raise CannotRun("the batches came to an end; give a data set, or batches that never end")
+            if is_empty or not is_repeatable:
+                raise CannotRun("the batches came to an end; return a data set, or batches that never end")
 
     first = endless()
     return chain((next(first),), first)

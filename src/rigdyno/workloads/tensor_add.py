@@ -1,8 +1,8 @@
-"""The published tensor add three ways: as it ran, as it was meant, and measured properly.
+"""Runs the published tensor add in three ways: as it ran, as it was meant, and measured properly.
 
 The published function takes no argument and is scripted, so TorchScript folds it into a constant: every call returns
 the same tensor, and the loop's `z0 += zz` adds that tensor to itself in place (2, 4, 8, ... inf). Only `as_published`
-can be compared with the published figures.
+is comparable with the published figures.
 """
 
 from __future__ import annotations
@@ -11,25 +11,30 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rigdyno.contracts import CannotRun, Options, Place, Requirement, Step, Steps
+from rigdyno.base.units import show_bytes
+from rigdyno.contracts import CannotRun, Options, Step, Steps, WorkerPlace, Workload
+from rigdyno.contracts.options import Count
 from rigdyno.schema.system import System
-from rigdyno.units import show_bytes
-from rigdyno.workloads._options import one_of, whole_number
-from rigdyno.workloads._torch import FILL_BYTES_PER_SECOND, IMPORT_BYTES, IMPORT_SECONDS, is_everywhere, is_host
+from rigdyno.workloads.common.torch import FILL_BYTES_PER_SECOND, IMPORT_BYTES, IMPORT_SECONDS, is_filled_with, is_host
 
 if TYPE_CHECKING:
     import torch
 
 Variant = Literal["as_published", "as_intended", "corrected"]
-Canary = Callable[[], bool]
+
+Check = Callable[[], bool]
 
 _FLOAT32_BYTES = 4
+
 _PEAK_TENSORS = {"as_published": 3, "as_intended": 4, "corrected": 3}
-_FIRST_EXPONENT_OF_INF = 128  # 2**128 is no float32
-_BYTES_PER_SECOND, _FRESH_BYTES_PER_SECOND = 20e9, 7e9  # of a host: memory that is there, and that is new each time
-_EVEN_NUMBERS_END = 2**25  # adding 2 to this float32 changes nothing
+
+_FIRST_EXPONENT_OF_INF = 128  # 2**128 overflows float32
+
+_BYTES_PER_SECOND, _FRESH_BYTES_PER_SECOND = 20e9, 7e9  # on a CPU: reused memory, and newly allocated memory
+
+_EVEN_NUMBERS_END = 2**25  # adding 2 to this float32 doesn't change it
 
 _PUBLISHED = """
 def foo():
@@ -39,33 +44,19 @@ def foo():
     z = x + y
     return z
 """
+
 _MOVE = '    x = x.to("{device}")\n    y = y.to("{device}")'
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorAdd:
+class TensorAdd(Workload):
     """Adds two large float32 matrices, in three variants."""
 
     unit: ClassVar[str] = "iteration"
-    framework: ClassVar[str] = "torch"
-    version: ClassVar[int] = 1
-    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("torch"),)
-    arrangement: ClassVar[str] = "single"
-    trains: ClassVar[bool] = False
     small: ClassVar[Options] = {"size": 64}
 
-    size: int = 12288
+    size: Count = 12288
     variant: Variant = "corrected"
-
-    def __post_init__(self) -> None:
-        whole_number("size", self.size)
-        one_of("variant", self.variant, get_args(Variant))
-
-    def refuses(self, system: System, device: str) -> str | None:
-        return None  # whether scripting folds the function shows only when it is built
-
-    def traps(self) -> tuple[str, ...]:
-        return ()
 
     def memory_bytes(self, system: System) -> int:
         return IMPORT_BYTES + _PEAK_TENSORS[self.variant] * self._tensor_bytes
@@ -74,18 +65,18 @@ class TensorAdd:
         return IMPORT_SECONDS + _PEAK_TENSORS[self.variant] * self._tensor_bytes / FILL_BYTES_PER_SECOND
 
     def step_seconds(self, device: str) -> float | None:
-        reads, writes = _traffic(self.variant, device)
+        reads, writes = _count_traffic(self.variant, device)
         rate = _FRESH_BYTES_PER_SECOND if self.variant == "as_intended" else _BYTES_PER_SECOND
         return (reads + writes) * self._tensor_bytes / rate
 
-    def build(self, place: Place) -> Steps:
-        step, canary = _BUILD[self.variant](self.size, place.device)
-        reads, writes = _traffic(self.variant, place.device)
+    def build(self, place: WorkerPlace) -> Steps:
+        step, check = _BUILD[self.variant](self.size, place.device)
+        reads, writes = _count_traffic(self.variant, place.device)
         return Steps(
             kinds={"step": step},
             per_item={"byte": float((reads + writes) * self._tensor_bytes)},
             notes=self._notes(reads, writes),
-            check=canary,
+            check=check,
         )
 
     @property
@@ -94,31 +85,35 @@ class TensorAdd:
 
     def _notes(self, reads: int, writes: int) -> tuple[str, ...]:
         tensor = f"a tensor of {show_bytes(self._tensor_bytes)}"
-        counted = f"bytes counted per iteration: {_times(reads, 'read')} and {_times(writes, 'write')} of {tensor}"
+        accesses = f"{_format_count(reads, 'read')} and {_format_count(writes, 'write')}"
+        counted = f"bytes counted per iteration: {accesses} of {tensor}"
         if self.variant == "as_published":
             return counted, "the scripted function is a constant: each iteration adds one tensor to itself in place"
         return (counted,)
 
 
-def _times(count: int, what: str) -> str:
+def _format_count(count: int, what: str) -> str:
     return f"{count} {what}" + ("s" if count != 1 else "")
 
 
-def _traffic(variant: Variant, device: str) -> tuple[int, int]:
-    """Tensors read and written by one iteration."""
+def _count_traffic(variant: Variant, device: str) -> tuple[int, int]:
+    """Return how many tensors one iteration reads and writes."""
     if variant == "as_published":
         return 1, 1
     if variant == "corrected":
         return 2, 1
     # Two fills (2 writes), the sum and the accumulation (2 reads and 1 write each).
-    return (4, 4) if is_host(device) else (6, 6)  # and two copies from the host
+    return (4, 4) if is_host(device) else (6, 6)  # on an accelerator also two copies from the host
 
 
-def _build_as_published(size: int, device: str) -> tuple[Step, Canary]:
-    foo = _scripted(size, device)
+def _build_as_published(size: int, device: str) -> tuple[Step, Check]:
+    foo = _script_function(size, device)
     z0 = foo()
     if any(foo().data_ptr() != z0.data_ptr() for _ in range(3)):
-        raise CannotRun("TorchScript doesn't fold the published function into a constant here: another measurement")
+        raise CannotRun(
+            "this TorchScript doesn't fold the published function into a constant, so the result wouldn't be "
+            "comparable with the published one"
+        )
     done = 0
 
     def step() -> None:
@@ -127,28 +122,28 @@ def _build_as_published(size: int, device: str) -> tuple[Step, Canary]:
         z0 += zz
         done += 1
 
-    def canary() -> bool:
+    def is_correct() -> bool:
         exponent = done + 1
-        return is_everywhere(z0, 2.0**exponent if exponent < _FIRST_EXPONENT_OF_INF else math.inf)
+        return is_filled_with(z0, 2.0**exponent if exponent < _FIRST_EXPONENT_OF_INF else math.inf)
 
-    return step, canary
+    return step, is_correct
 
 
-def _scripted(size: int, device: str) -> Callable[[], torch.Tensor]:
-    """From a text, not from a decorated function: it must not depend on finding its own source file."""
+def _script_function(size: int, device: str) -> Callable[[], torch.Tensor]:
+    """Script the published function from a string: a decorated function would depend on finding its source file."""
     import torch
 
     move = "" if is_host(device) else _MOVE.format(device=device)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*torch\\.jit.*")  # later versions call it deprecated
+            warnings.filterwarnings("ignore", message=".*torch\\.jit.*")  # deprecated in later versions
             unit = torch.jit.CompilationUnit(_PUBLISHED.format(size=size, move=move))
         return unit.foo  # type: ignore[no-any-return]
     except (AttributeError, RuntimeError) as error:
         raise CannotRun(f"torch {torch.__version__} doesn't script the published function: {error}") from error
 
 
-def _build_as_intended(size: int, device: str) -> tuple[Step, Canary]:
+def _build_as_intended(size: int, device: str) -> tuple[Step, Check]:
     import torch
 
     def foo() -> torch.Tensor:
@@ -166,13 +161,13 @@ def _build_as_intended(size: int, device: str) -> tuple[Step, Canary]:
         z0 += foo()
         done += 1
 
-    def canary() -> bool:
-        return is_everywhere(z0, min(2.0 * (done + 1), _EVEN_NUMBERS_END))
+    def is_correct() -> bool:
+        return is_filled_with(z0, min(2.0 * (done + 1), _EVEN_NUMBERS_END))
 
-    return step, canary
+    return step, is_correct
 
 
-def _build_corrected(size: int, device: str) -> tuple[Step, Canary]:
+def _build_corrected(size: int, device: str) -> tuple[Step, Check]:
     import torch
 
     x, y = (torch.ones((size, size), dtype=torch.float32, device=device) for _ in range(2))
@@ -181,10 +176,10 @@ def _build_corrected(size: int, device: str) -> tuple[Step, Canary]:
     def step() -> None:
         torch.add(x, y, out=z)
 
-    return step, lambda: is_everywhere(z, 2.0)
+    return step, lambda: is_filled_with(z, 2.0)
 
 
-_BUILD: dict[Variant, Callable[[int, str], tuple[Step, Canary]]] = {
+_BUILD: dict[Variant, Callable[[int, str], tuple[Step, Check]]] = {
     "as_published": _build_as_published,
     "as_intended": _build_as_intended,
     "corrected": _build_corrected,

@@ -1,4 +1,4 @@
-"""A framework that does nothing but take its time, on a device that works asynchronously."""
+"""A framework that only waits, on a device that works asynchronously."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _done_at = 0.0
 
 
 def launch(seconds: float) -> None:
-    """Returns at once: the device is busy for so long, one after the other."""
+    """Return at once and keep the device busy for that time, after all earlier launches."""
     global _done_at
     _done_at = max(time.monotonic(), _done_at) + seconds
 

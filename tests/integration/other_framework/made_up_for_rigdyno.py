@@ -1,4 +1,4 @@
-"""All that Rigdyno has to be told of another framework: its port, and what to measure with it."""
+"""Everything that Rigdyno needs for another framework: its port, and workloads to measure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rigdyno.contracts import Options, Place, Requirement, Steps, Training
+from rigdyno.contracts import Framework, Requirement, Steps, Training, WorkerPlace, Workload
 from rigdyno.schema.record import DeviceMemory
-from rigdyno.schema.system import Accelerator, System
+from rigdyno.schema.system import Accelerator
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeUp:
+class MadeUp(Framework):
     """A framework of a test"""
 
     module: ClassVar[str] = "made_up"
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("made_up"),)
-
-    def has_no_accelerator(self) -> bool:
-        return False
 
     def accelerators(self) -> tuple[Accelerator, ...]:
         import made_up
@@ -54,7 +51,7 @@ class MadeUp:
         return ["dream"] if made_up.peak else []
 
     def event(self, device: str) -> Any:
-        """It has none: waiting and looking at the clock is right as well, and stalls the device."""
+        """Return the time after waiting, as this framework has no events. This is correct but stalls the device."""
         import made_up
 
         made_up.wait()
@@ -83,36 +80,20 @@ class MadeUp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeUpSteps:
+class MadeUpSteps(Workload):
     """Keeps a made-up device busy"""
 
     unit: ClassVar[str] = "dream"
     framework: ClassVar[str] = "made_up"
-    version: ClassVar[int] = 1
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("made_up"),)
-    arrangement: ClassVar[str] = "single"
-    trains: ClassVar[bool] = False
-    small: ClassVar[Options] = {}
 
     milliseconds: int = 15
     fills_up: bool = False
 
-    def refuses(self, system: System, device: str) -> str | None:
-        return None
-
-    def traps(self) -> tuple[str, ...]:
-        return ()
-
-    def memory_bytes(self, system: System) -> int | None:
-        return None
-
     def start_seconds(self) -> float:
         return 0.5
 
-    def step_seconds(self, device: str) -> float | None:
-        return None
-
-    def build(self, place: Place) -> Steps:
+    def build(self, place: WorkerPlace) -> Steps:
         import made_up
 
         made_up.allocate(4000)
@@ -120,7 +101,7 @@ class MadeUpSteps:
 
         def step() -> None:
             while made_up.threads == 2 and Path("hold").exists():
-                time.sleep(0.05)  # a test wants to find this process at work
+                time.sleep(0.05)  # until a test has found this process at work
             if self.fills_up:
                 raise RuntimeError("the dream is full")
             made_up.allocate(500)
@@ -134,11 +115,9 @@ class MadeUpSteps:
 class MadeUpBatches(MadeUpSteps):
     """Fills a made-up device"""
 
-    small: ClassVar[Options] = {}
-
     batch: int = 1
 
-    def build(self, place: Place) -> Steps:
+    def build(self, place: WorkerPlace) -> Steps:
         import made_up
 
         made_up.allocate(1000)
@@ -156,7 +135,6 @@ class MadeUpTraining(MadeUpSteps):
     """Would train, if there were an update"""
 
     trains: ClassVar[bool] = True
-    small: ClassVar[Options] = {}
 
-    def build(self, place: Place) -> Training:  # type: ignore[override]
+    def build(self, place: WorkerPlace) -> Training:  # type: ignore[override]
         raise AssertionError("it is refused before")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rigdyno.analyse.correlation import best_block, block_variance, independent_count, long_run_variance
+from rigdyno.analyse.statistics import best_block, block_variance, independent_count, long_run_variance
 
 
 def test_block_variance_is_that_of_infinitely_many_resampled_blocks():

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rigdyno.analyse.energy import covered_by, meters_of, totals_of
-from rigdyno.analyse.telemetry import Span
+from rigdyno.analyse.energy import measure_coverage, meters_of, totals_of
+from rigdyno.analyse.streams import TimeSpan
 from rigdyno.schema.channel import Channel
 from rigdyno.schema.samples import telemetry_fields
 
@@ -26,7 +26,7 @@ def rows_of(at_seconds, **channels):
 
 
 def span(begin, end):
-    return Span(round(begin * NS), round(end * NS))
+    return TimeSpan(round(begin * NS), round(end * NS))
 
 
 def wave(at, mean, swing, hertz, phase):
@@ -56,7 +56,7 @@ class TestIntegral:
         jitter = np.random.default_rng(seed).uniform(-0.1, 0.1, 140)
         at = np.arange(140) * 0.5 + jitter
         rows = rows_of(at, w=wave(at, mean, swing * mean, hertz, phase))
-        found = covered_by(POWER, rows, span(begin, begin + seconds))
+        found = measure_coverage(POWER, rows, span(begin, begin + seconds))
         true = wave_joules(begin, begin + seconds, mean, swing * mean, hertz, phase)
         assert found.joules == pytest.approx(true, rel=0.01)
         assert found.seconds == pytest.approx(seconds)
@@ -64,7 +64,7 @@ class TestIntegral:
     def test_by_hand(self):
         """10 W rising to 20 W at 2 s and staying: between 1 s and 3 s that is 17.5 + 20 J."""
         rows = rows_of([0.0, 2.0, 4.0], w=[10.0, 20.0, 20.0])
-        found = covered_by(POWER, rows, span(1.0, 3.0))
+        found = measure_coverage(POWER, rows, span(1.0, 3.0))
         assert found.joules == pytest.approx((15 + 20) / 2 + 20)
         assert found.peak_watts == 20.0
 
@@ -109,31 +109,31 @@ class TestCounter:
     def test_differences_with_interpolation_at_the_ends(self):
         """100 W to 2 s, then 50 W: between 1.25 s and 3.25 s that is 75 + 62.5 J."""
         rows = rows_of([0, 1, 2, 3, 4], j=[0.0, 100.0, 200.0, 250.0, 300.0])
-        found = covered_by(ENERGY, rows, span(1.25, 3.25))
+        found = measure_coverage(ENERGY, rows, span(1.25, 3.25))
         assert found.joules == pytest.approx(75 + 62.5)
         assert found.peak_watts == pytest.approx(100.0)
 
     def test_what_it_counted_while_nobody_looked_counts(self):
         at = [0, 1, 2, 3, 13, 14, 15]
-        found = covered_by(ENERGY, rows_of(at, j=[each * 70.0 for each in at]), span(0.5, 14.5))
+        found = measure_coverage(ENERGY, rows_of(at, j=[each * 70.0 for each in at]), span(0.5, 14.5))
         assert found.joules == pytest.approx(14 * 70)
         assert found.seconds == pytest.approx(14)
 
     def test_but_not_where_the_window_ends_in_the_gap(self):
         at = [0, 1, 2, 3, 13, 14, 15]
-        found = covered_by(ENERGY, rows_of(at, j=[each * 70.0 for each in at]), span(0.0, 8.0))
+        found = measure_coverage(ENERGY, rows_of(at, j=[each * 70.0 for each in at]), span(0.0, 8.0))
         assert found.seconds == pytest.approx(3)
 
     def test_a_fall_or_a_leap_is_left_out(self):
         joules = np.arange(21) * 25.0
         joules[10:] -= 200.0
         joules[15:] += 1e7
-        found = covered_by(ENERGY, rows_of(np.arange(21) * 0.5, j=joules), span(0, 10))
+        found = measure_coverage(ENERGY, rows_of(np.arange(21) * 0.5, j=joules), span(0, 10))
         assert found.joules == pytest.approx(18 * 25)
         assert found.seconds == pytest.approx(9.0)
 
     def test_one_that_never_moves_counts_nothing_and_that_is_a_measurement(self):
-        found = covered_by(ENERGY, rows_of(np.arange(5), j=np.zeros(5)), span(1, 3))
+        found = measure_coverage(ENERGY, rows_of(np.arange(5), j=np.zeros(5)), span(1, 3))
         assert (found.joules, found.seconds) == (0.0, 2.0)
 
 
@@ -150,7 +150,7 @@ def test_clocks_an_hour_apart_cover_nothing():
 )
 def test_no_rows_break_it_and_it_never_covers_more_than_the_window(at, values, channel):
     rows = rows_of(at, **{channel.name: values[: len(at)]})
-    found = covered_by(channel, rows, span(0, 10))
+    found = measure_coverage(channel, rows, span(0, 10))
     assert found is None or (0 < found.seconds <= 10 + 1e-6 and 0 <= found.joules <= 1e6 * 10)
 
 

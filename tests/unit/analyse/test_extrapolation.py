@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rigdyno.analyse.extrapolation import BETWEEN_PROCESSES, Spread, as_prediction, seconds_for, spread_between, time_of
+from rigdyno.analyse.extrapolation import (
+    BETWEEN_PROCESSES,
+    ProcessSpread,
+    as_prediction,
+    seconds_for,
+    spread_between,
+    time_of,
+)
 from rigdyno.analyse.statistics import across_processes, throughput_estimate
 from rigdyno.schema.estimate import Estimate
 
@@ -80,13 +87,13 @@ class TestSpreadOfAllRows:
 
     def test_it_counts_where_it_knows_more_than_the_row_itself(self):
         rate = across_processes([100.0, 103.0, 98.0], "voxel/s")
-        assert as_prediction(rate, 3, Spread(0.01, 2)) == as_prediction(rate, 3)
-        alone = as_prediction(bare(100.0), 1, Spread(0.01, 6))
+        assert as_prediction(rate, 3, ProcessSpread(0.01, 2)) == as_prediction(rate, 3)
+        alone = as_prediction(bare(100.0), 1, ProcessSpread(0.01, 6))
         assert alone.high == pytest.approx(100 * np.exp(2.447 * 0.01 * np.sqrt(2)), rel=1e-4)
 
     def test_unsteady_steps_of_a_single_process_count_as_well(self):
         rate = Estimate(value=100.0, low=80.0, high=125.0, confidence=0.95, n=5, unit="voxel/s", method="by hand")
-        found = as_prediction(rate, 1, Spread(0.01, 6))
+        found = as_prediction(rate, 1, ProcessSpread(0.01, 6))
         wide = np.hypot(np.log(1.25), 2.447 * 0.01 * np.sqrt(2))
         assert found.interval == pytest.approx((100 * np.exp(-wide), 100 * np.exp(wide)), rel=1e-4)
 
@@ -94,7 +101,7 @@ class TestSpreadOfAllRows:
         rate = Estimate(value=100.0, low=99.0, high=101.0, n=5, unit="voxel/s", method="sum of 2 ranks")
         assert as_prediction(rate, 1).confidence is None
         assert as_prediction(rate, 2).confidence is None
-        assert as_prediction(rate, 2, Spread(0.01, 6)).confidence == 0.95
+        assert as_prediction(rate, 2, ProcessSpread(0.01, 6)).confidence == 0.95
 
     def test_another_process_lies_inside_in_95_of_100(self):
         """Two processes of each of six rows, that differ by 10 %."""

@@ -1,13 +1,13 @@
 """Channels are looked up by what they mean: another probe's of the same name is none of the host's."""
 
 import numpy as np
-from scripted_rows import step_header, step_rows, telemetry_rows
 
-from rigdyno.analyse.measure import CellData
-from rigdyno.analyse.telemetry import STEAL, TEMPERATURE, Span, mean_reading
+from rigdyno.analyse.process import CellData
+from rigdyno.analyse.streams import STEAL, TEMPERATURE, TimeSpan, mean_reading
 from rigdyno.schema.channel import Channel
-from rigdyno.schema.participant import sampler_of
 from rigdyno.schema.samples import telemetry_header
+from rigdyno.schema.spec import sampler_of
+from scripted_rows import step_header, step_rows, telemetry_rows
 from support import a_rank, a_record
 
 
@@ -18,6 +18,6 @@ def test_a_name_that_two_probes_have_means_the_host_s():
     sensors = {"temperature_c": "barn", "steal_share": "barn", "host_temperature_c": "host", "host_steal_share": "host"}
     channels = [Channel(name, "1", sensor=sensor) for name, sensor in sensors.items()]
     cell = CellData(a_record(), ((step_header(), steps),), ((telemetry_header(channels, sampler_of(0)), rows),))
-    found, whole = cell.telemetry_of(a_rank()), Span(0, 10**12)
+    found, whole = cell.telemetry_of(a_rank()), TimeSpan(0, 10**12)
     assert mean_reading(found, TEMPERATURE, whole) == 70.0
     assert mean_reading(found, STEAL, whole) == 0.01

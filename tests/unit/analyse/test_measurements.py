@@ -5,17 +5,18 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
-from scripted_rows import noisy, step_header, step_rows, telemetry_header, telemetry_rows
 
-from rigdyno.analyse.measure import CellData, measurements, process_figures, steady_of, throttled_alike
+from rigdyno.analyse.measurements import measurements
+from rigdyno.analyse.process import CellData, analyse_process, confirm_throttling, steady_of
 from rigdyno.analyse.streams import seconds_since, streams
-from rigdyno.analyse.verdict import Finding
-from rigdyno.errors import DamagedRun
+from rigdyno.analyse.validity.verdict import Finding
+from rigdyno.base.errors import DamagedRun
 from rigdyno.schema.estimate import Missing
 from rigdyno.schema.record import Completed, Facts, Failed, Quality, RunRecord, Skipped
 from rigdyno.schema.samples import Header
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.system import Cpu, Environment, System
+from scripted_rows import noisy, step_header, step_rows, telemetry_header, telemetry_rows
 
 SYSTEM = System(
     cpu=Cpu(model="scripted", logical_cores=2, usable_cores=2),
@@ -335,7 +336,7 @@ class TestDamagedRows:
             streams(Header(fields=step_header().fields, participant=step_header().participant), step_rows([0.1]))
 
     def test_the_cell_is_named(self):
-        found = process_figures(CellData(record(cell="tensor_add-3"), ((step_header(), spoilt("steps", 0)),)))
+        found = analyse_process(CellData(record(cell="tensor_add-3"), ((step_header(), spoilt("steps", 0)),)))
         assert "tensor_add-3" in found.findings[0].sentence
 
 
@@ -344,12 +345,12 @@ class TestKindsThatTakeTurns:
     OTHER = Finding("SUSPECT", "drifting", "the copy steps got slower")
 
     def test_a_machine_that_is_throttled_slows_all_of_them(self):
-        assert throttled_alike([[self.FELL], [self.FELL, self.OTHER]]) == [[self.FELL], [self.FELL, self.OTHER]]
-        assert throttled_alike([[self.FELL]]) == [[self.FELL]]
+        assert confirm_throttling([[self.FELL], [self.FELL, self.OTHER]]) == [[self.FELL], [self.FELL, self.OTHER]]
+        assert confirm_throttling([[self.FELL]]) == [[self.FELL]]
 
     def test_one_that_falls_alone_has_another_reason(self):
-        [fell], [other] = throttled_alike([[self.FELL], [self.OTHER]])
+        [fell], [other] = confirm_throttling([[self.FELL], [self.OTHER]])
         assert (fell.severity, fell.code) == ("SUSPECT", "slowed_down")
         assert fell.sentence == "the read steps fell to 30 % of their early rate, and other kinds of step didn't"
         assert other == self.OTHER
-        assert throttled_alike([[], []]) == [[], []]
+        assert confirm_throttling([[], []]) == [[], []]

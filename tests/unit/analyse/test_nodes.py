@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scripted_rows import NS, noisy, step_header, step_rows, telemetry_header, telemetry_rows
 
-from rigdyno.analyse.measure import CellData, measurements
-from rigdyno.schema.participant import laid_out
-from rigdyno.schema.spec import RunSpec
+from rigdyno.analyse.measurements import measurements
+from rigdyno.analyse.process import CellData
+from rigdyno.schema.spec import RunSpec, assign_participants
+from scripted_rows import NS, noisy, step_header, step_rows, telemetry_header, telemetry_rows
 from support import a_record
 
 HOUR_NS = 3600 * NS
@@ -28,7 +28,9 @@ def cell(*nodes, ranks_each=1, sampled=None, exit_codes=None):
         if sampled is None or node in sampled:
             telemetry.append((telemetry_header(node), telemetry_rows(rows, **channels)))
     spec = RunSpec(workload="w", world_size=len(steps), nodes=len(nodes))
-    record = a_record(spec, participants=laid_out(len(steps), len(nodes), "cpu"), exit_codes=exit_codes or {})
+    record = a_record(
+        spec, participants=assign_participants(len(steps), len(nodes), "cpu"), exit_codes=exit_codes or {}
+    )
     return CellData(record, tuple(steps), tuple(telemetry))
 
 

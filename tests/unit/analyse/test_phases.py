@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rigdyno import api
-from rigdyno.analyse.phases import phases_of, phases_over_processes, unexplained
-from rigdyno.analyse.shortfall import shortfall
+from rigdyno.analyse.phases import check_explained, phases_of, phases_over_processes
+from rigdyno.suites.scaling.words import shortfall
 from stored_runs import made_up_rank, stored_ranks
 
 MS = 1_000_000
@@ -55,9 +55,9 @@ def test_marks_outside_of_the_steady_steps_do_not_count():
 
 
 def test_a_step_whose_phases_leave_time_over_is_suspect():
-    assert unexplained(phases(rank())) == []
-    assert unexplained(phases(rank(gap_ms=1))) == []
-    [finding] = unexplained(phases(rank(), rank(gap_ms=10)))
+    assert check_explained(phases(rank())) == []
+    assert check_explained(phases(rank(gap_ms=1))) == []
+    [finding] = check_explained(phases(rank(), rank(gap_ms=10)))
     assert (finding.severity, finding.code) == ("SUSPECT", "unexplained")
     assert "91 %" in finding.sentence
 
@@ -66,7 +66,7 @@ def test_what_was_not_timed_has_no_phases():
     rows, _ = rank()
     assert phases_of({0: rows}, {0: {}}, "image/s") is None
     assert phases_of({0: rows[:0]}, {0: rank()[1]}, "image/s") is None
-    assert unexplained(None) == []
+    assert check_explained(None) == []
 
 
 def test_several_processes_count_as_their_means():

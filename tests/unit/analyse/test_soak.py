@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from scripted_rows import BEGIN_NS, NS, noisy, step_rows, telemetry_rows
 
-from rigdyno.analyse.slices import rate_over_time
-from rigdyno.analyse.soak import soak
-from rigdyno.errors import DamagedRun
+from rigdyno.analyse.soak import rate_over_time, soak
+from rigdyno.base.errors import DamagedRun
+from scripted_rows import BEGIN_NS, NS, noisy, step_rows, telemetry_rows
 
 
 def rows_at_rates(*parts, slice_seconds=0.1, spread=0.02):

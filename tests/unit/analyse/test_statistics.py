@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy import stats
-from scripted_rows import repeatable
 
 from rigdyno.analyse.statistics import (
     across_processes,
@@ -19,9 +18,10 @@ from rigdyno.analyse.statistics import (
     median_ranks,
     throughput_estimate,
 )
-from rigdyno.errors import BadValue, DamagedRun
+from rigdyno.base.errors import BadValue, DamagedRun
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.metric import SPEEDUP, STEP_TIME, THROUGHPUT
+from scripted_rows import repeatable
 
 
 class TestMedian:

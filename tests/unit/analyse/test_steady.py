@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from scripted_rows import noisy, repeatable
 
 from rigdyno.analyse.steady import (
     MIN_STEPS,
@@ -20,7 +19,8 @@ from rigdyno.analyse.steady import (
     steady_window,
     trend,
 )
-from rigdyno.errors import DamagedRun
+from rigdyno.base.errors import DamagedRun
+from scripted_rows import noisy, repeatable
 
 lengths = st.sampled_from([40, 100, 333, 1000])
 seeds = st.integers(0, 10_000)

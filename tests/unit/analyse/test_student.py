@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
-from scripted_rows import repeatable
 
 from rigdyno.analyse.student import incomplete_beta, student_cdf, student_density, student_quantile
+from scripted_rows import repeatable
 
 DEGREES = [0.5, 1, 1.5, 2, 2.7, 3, 4, 5, 8, 11.25, 30, 101, 5000, 123_456.7]
 

@@ -5,8 +5,8 @@ import pytest
 
 from rigdyno.analyse.usage import usage_of
 from rigdyno.schema.channel import Channel
-from rigdyno.schema.participant import sampler_of
 from rigdyno.schema.samples import STEP_FIELDS, Header, telemetry_header
+from rigdyno.schema.spec import sampler_of
 from support import a_rank
 
 S = 1_000_000_000

@@ -1,4 +1,4 @@
-"""The single arrangement with a meter that plays a script."""
+"""Tests of the single arrangement with a scripted meter."""
 
 import math
 from dataclasses import dataclass
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 import pytest
 
 from rigdyno.arrangements.single import Single
-from rigdyno.contracts import CannotRun, Job, Place, Steps, Training
+from rigdyno.contracts import CannotRun, Steps, Training, TrainingJob, WorkerPlace
 from rigdyno.schema.spec import RunSpec
 from rigdyno.updates.plain import Plain
 
-HERE = Place(device="cpu")
+HERE = WorkerPlace(device="cpu")
 
 
 class ScriptedMeter:
-    """Wants so many steps, and writes down what it is told."""
+    """Wants a number of steps, and records them."""
 
     def __init__(self, wanted):
-        self.wanted, self.told = wanted, []
+        self.wanted, self.steps = wanted, []
 
     def more(self):
-        return len(self.told) < self.wanted
+        return len(self.steps) < self.wanted
 
     def step(self, items=1.0, kind=0):
-        self.told.append((kind, items))
+        self.steps.append((kind, items))
 
     def repeat(self, step, items_per_step):
         while self.more():
@@ -33,7 +33,7 @@ class ScriptedMeter:
 
 @dataclass
 class Fake:
-    """A workload that was built before."""
+    """A workload that returns a given object."""
 
     built: object
 
@@ -43,7 +43,7 @@ class Fake:
 
 
 class ScriptedUpdate:
-    """Gives losses from a list."""
+    """Returns losses from a list."""
 
     def __init__(self, losses):
         self.losses = iter(losses)
@@ -55,32 +55,32 @@ class ScriptedUpdate:
 
 def run(built, wanted, update=None):
     meter = ScriptedMeter(wanted)
-    quality = Single().run(Job(Fake(built), update or Plain(), HERE, lambda steps, collective: meter))
-    return meter.told, quality
+    quality = Single().run(TrainingJob(Fake(built), update or Plain(), HERE, lambda steps, collective: meter))
+    return meter.steps, quality
 
 
-def test_one_kind_is_repeated_as_often_as_the_meter_wants():
+def test_a_single_kind_is_repeated_as_often_as_the_meter_wants():
     calls = []
-    told, quality = run(Steps(kinds={"step": lambda: calls.append(1)}, items_per_step=3.0), 4)
-    assert told == [(0, 3.0)] * 4
+    steps, quality = run(Steps(kinds={"step": lambda: calls.append(1)}, items_per_step=3.0), 4)
+    assert steps == [(0, 3.0)] * 4
     assert len(calls) == 4
     assert quality.correct is None
 
 
-def test_a_step_may_say_how_much_it_did():
+def test_a_step_may_return_its_number_of_items():
     amounts = iter([5, 0, None])
-    told, _ = run(Steps(kinds={"step": lambda: next(amounts)}, items_per_step=2.0), 3)
-    assert told == [(0, 5), (0, 0), (0, 2.0)]
+    steps, _ = run(Steps(kinds={"step": lambda: next(amounts)}, items_per_step=2.0), 3)
+    assert steps == [(0, 5), (0, 0), (0, 2.0)]
 
 
 def test_kinds_take_turns_in_order():
     kinds = {"add": lambda: 2.0, "copy": lambda: None, "read": lambda: 4.0}
-    told, _ = run(Steps(kinds=kinds, items_per_step=3.0), 7)
-    assert told == [(0, 2.0), (1, 3.0), (2, 4.0), (0, 2.0), (1, 3.0), (2, 4.0), (0, 2.0)]
+    steps, _ = run(Steps(kinds=kinds, items_per_step=3.0), 7)
+    assert steps == [(0, 2.0), (1, 3.0), (2, 4.0), (0, 2.0), (1, 3.0), (2, 4.0), (0, 2.0)]
 
 
 @pytest.mark.parametrize("answer", [True, False, None])
-def test_the_canary_is_asked_when_all_is_over(answer):
+def test_the_check_runs_after_the_last_step(answer):
     order = []
     steps = Steps(kinds={"step": lambda: order.append("step")}, check=lambda: order.append("check") or answer)
     assert run(steps, 2)[1].correct is answer
@@ -92,12 +92,12 @@ def training(sizes, accuracy=None):
     return Training(model=None, loss=None, optimizer=None, batches=batches, accuracy=accuracy)
 
 
-def test_training_counts_images_also_of_smaller_batches():
-    told, _ = run(training([64, 64, 32, 64]), 4, ScriptedUpdate([1.0] * 4))
-    assert [items for _, items in told] == [64, 64, 32, 64]
+def test_training_counts_the_images_of_smaller_batches():
+    steps, _ = run(training([64, 64, 32, 64]), 4, ScriptedUpdate([1.0] * 4))
+    assert [items for _, items in steps] == [64, 64, 32, 64]
 
 
-def test_the_losses_at_both_ends_are_averaged():
+def test_the_first_and_last_losses_are_averaged():
     losses = [9, 8, 7, 6, 5, 100, 100, 4, 3, 2, 1, 0]
     _, quality = run(training([1] * 12, accuracy=lambda: 0.9), 12, ScriptedUpdate(losses))
     assert quality.first_loss == 7.0
@@ -107,12 +107,12 @@ def test_the_losses_at_both_ends_are_averaged():
 
 
 def test_an_empty_batch_has_no_loss():
-    told, quality = run(training([4, 0, 4, 0, 4]), 5, ScriptedUpdate([1.0, math.nan, 2.0, math.nan, 3.0]))
-    assert [items for _, items in told] == [4, 0, 4, 0, 4]
+    steps, quality = run(training([4, 0, 4, 0, 4]), 5, ScriptedUpdate([1.0, math.nan, 2.0, math.nan, 3.0]))
+    assert [items for _, items in steps] == [4, 0, 4, 0, 4]
     assert quality.loss_finite is True
 
 
-def test_what_was_spent_of_privacy_is_asked_when_all_is_over():
+def test_epsilon_is_computed_after_the_last_step():
     shared, steps = training([1] * 3), []
 
     class Private(ScriptedUpdate):
@@ -124,7 +124,7 @@ def test_what_was_spent_of_privacy_is_asked_when_all_is_over():
     assert run(training([1]), 1, ScriptedUpdate([0.0]))[1].epsilon is None
 
 
-def test_no_loss_is_read_before_the_end():
+def test_losses_are_read_only_after_the_last_step():
     reads, meter_ended = [], []
 
     class Loss:
@@ -139,32 +139,34 @@ def test_no_loss_is_read_before_the_end():
             return super().more()
 
     meter = Meter(8)
-    Single().run(Job(Fake(training([1] * 8)), ScriptedUpdate([Loss()] * 8), HERE, lambda built, collective: meter))
+    Single().run(
+        TrainingJob(Fake(training([1] * 8)), ScriptedUpdate([Loss()] * 8), HERE, lambda built, collective: meter)
+    )
     assert reads
     assert all(reads)
 
 
-def test_a_training_that_diverged_has_no_finite_loss():
+def test_a_diverged_training_has_no_finite_loss():
     _, quality = run(training([1] * 3), 3, ScriptedUpdate([1.0, 2.0, math.nan]))
     assert quality.loss_finite is False
 
 
-def test_a_training_too_short_for_two_ends_compares_none():
+def test_a_short_training_reports_no_first_and_last_loss():
     _, quality = run(training([1] * 4), 4, ScriptedUpdate([4.0, 3.0, 2.0, 1.0]))
     assert (quality.first_loss, quality.last_loss, quality.loss_finite) == (None, None, True)
 
 
-def test_no_step_at_all_gives_no_loss():
+def test_a_training_without_steps_has_no_loss():
     _, quality = run(training([]), 0, ScriptedUpdate([]))
     assert (quality.first_loss, quality.last_loss, quality.loss_finite) == (None, None, None)
 
 
-def test_it_is_for_one_process():
+def test_single_refuses_several_processes():
     assert Single().refuses(None, None, RunSpec(workload="w")) is None
     words = "the arrangement 'single' is for one process, not 2"
     assert Single().refuses(None, None, RunSpec(workload="w", world_size=2)) == words
 
 
-def test_another_update_needs_a_training():
-    with pytest.raises(CannotRun, match="this workload trains none"):
+def test_another_update_than_plain_needs_a_training():
+    with pytest.raises(CannotRun, match="this workload doesn't train"):
         run(Steps(kinds={"step": lambda: None}), 1, ScriptedUpdate([]))

@@ -1,4 +1,4 @@
-"""One process with several devices: planned as one, measured on two simulated queues, training as one device does."""
+"""Tests of data_parallel: planned as one process, measured on two simulated queues, trained like one device."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from rigdyno.analyse.phases import phases_of
 from rigdyno.arrangements import data_parallel
 from rigdyno.arrangements.data_parallel import DataParallel
 from rigdyno.arrangements.single import Single
-from rigdyno.contracts import CannotRun, Job, Place, Steps, Training
-from rigdyno.errors import BadValue, UsageError
+from rigdyno.base.errors import BadValue, UsageError
+from rigdyno.contracts import CannotRun, Steps, Training, TrainingJob, WorkerPlace
 from rigdyno.frameworks.torch import Torch
 from rigdyno.plan.cells import refusal_of
 from rigdyno.plan.expand import expand
-from rigdyno.plan.load import Request
-from rigdyno.plan.preflight import Resources
+from rigdyno.plan.request import Request
+from rigdyno.plan.resources import Resources
 from rigdyno.runner import worker as worker_module
 from rigdyno.runner.worker import Worker, place_of
 from rigdyno.schema.layout import ParticipantFolder
-from rigdyno.schema.participant import ranks_among
 from rigdyno.schema.record import Completed, DeviceMemory
 from rigdyno.schema.samples import read_rows
-from rigdyno.schema.spec import Budget, RunSpec
+from rigdyno.schema.spec import Budget, RunSpec, ranks_among
 from rigdyno.schema.system import Accelerator
 from rigdyno.updates.plain import Plain
 from rigdyno.workloads.resnet50 import ResNet50
@@ -48,7 +47,7 @@ def planned(system, device="cuda", **changes):
 
 
 class TestPlanning:
-    def test_it_is_one_process_for_all_devices(self):
+    def test_data_parallel_is_planned_as_one_process_for_all_devices(self):
         [cell] = planned(cards(4)).cells
         assert cell.refusal is None
         assert (cell.spec.world_size, cell.spec.launcher) == (4, "process")
@@ -57,16 +56,16 @@ class TestPlanning:
         assert (place.rank, place.world_size, place.devices) == (0, 1, 4)
         assert place.all_devices == ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
 
-    def test_its_memory_is_that_of_one_process(self):
+    def test_planned_memory_is_that_of_one_process(self):
         [cell] = planned(cards(4)).cells
         [alone] = expand(Request(target="resnet50"), cards(4), "cuda", PLENTY).cells
         assert cell.memory_bytes == alone.memory_bytes
 
-    def test_as_many_devices_as_are_asked_for(self):
+    def test_ranks_sets_the_number_of_devices(self):
         [cell] = planned(cards(4, "rocm"), ranks=2).cells
         assert (cell.refusal, cell.spec.world_size) == (None, 2)
 
-    def test_a_launcher_of_one_process_may_start_it(self):
+    def test_single_process_launchers_may_start_it(self):
         for launcher in ("process", "inline"):
             [cell] = planned(cards(2), ranks=2, launcher=launcher).cells
             assert (cell.refusal, cell.spec.launcher) == (None, launcher)
@@ -84,7 +83,7 @@ class TestPlanning:
             (cards(2), {"nodes": 2, "rendezvous": "a:1"}, "is one process, and there are 2 nodes; try"),
         ],
     )  # fmt: skip
-    def test_what_it_is_not_for_is_said_while_planning(self, system, changes, words):
+    def test_unsuitable_requests_are_refused_while_planning(self, system, changes, words):
         with pytest.raises(BadValue) as refused:
             expand(Request(**{"target": "resnet50", "arrangement": "data_parallel", **changes}), system, "cuda", PLENTY)
         assert words in str(refused.value)
@@ -94,12 +93,12 @@ class TestPlanning:
         words = "is for the update 'plain', not for 'private'; try --arrangement single"
         assert words in DataParallel().refuses(ResNet50(), Plain(), spec)
 
-    def test_ddp_on_more_devices_than_there_are_is_refused_too(self):
+    def test_ddp_on_too_many_devices_is_refused(self):
         spec = RunSpec(workload="resnet50", arrangement="ddp", launcher="torchrun", device="cuda", world_size=4)
         assert refusal_of(spec, ResNet50(), cards(2), PLENTY).endswith("there are 2; try --ranks 2")
         assert refusal_of(spec, ResNet50(), cards(4), PLENTY) is None
 
-    def test_the_scaling_suite_takes_it_in_place_of_ddp(self):
+    def test_the_scaling_suite_uses_it_instead_of_ddp(self):
         plan = expand(Request(target="scaling", arrangement="data_parallel"), cards(4), "cuda", PLENTY)
         found = {
             cell.spec.world_size: (cell.spec.arrangement, cell.spec.launcher, len(ranks_among(cell.participants)))
@@ -109,7 +108,7 @@ class TestPlanning:
         several = ("data_parallel", "process", 1)
         assert found == {1: ("single", "process", 1), 2: several, 3: several, 4: several}
 
-    def test_a_suite_that_has_no_use_for_it_says_so(self):
+    def test_the_device_suite_refuses_an_arrangement(self):
         with pytest.raises(UsageError, match="suite device chooses its own arrangement; leave out --arrangement"):
             expand(Request(target="device", arrangement="data_parallel"), cards(2), "cuda", PLENTY)
 
@@ -122,7 +121,7 @@ BATCH = 8
 
 
 class SimulatedDataParallel:
-    """torch.nn.DataParallel as it is documented, over two queues: copies between devices keep both of them."""
+    """torch.nn.DataParallel as documented, over two queues: a copy between devices occupies both."""
 
     queues: ClassVar[list] = []
     clock: ClassVar[ManualClock]
@@ -158,13 +157,13 @@ class SimulatedDataParallel:
 
 @dataclass(frozen=True)
 class Scripted:
-    """A workload and an update on two simulated devices; the second one's share needs more memory."""
+    """A workload and an update on two simulated devices; the second device needs more memory."""
 
     torch: SimulatedTorch
     framework: ClassVar[str] = "torch"
     unit: ClassVar[str] = "image"
 
-    def build(self, place: Place) -> Training:
+    def build(self, place: WorkerPlace) -> Training:
         assert place.device == "cuda:0"
         self.torch.queues[0].work(1.0)
         model = SimpleNamespace(modules=lambda: [], state_dict=dict)
@@ -195,7 +194,7 @@ class Scripted:
 
 @pytest.fixture
 def simulated(monkeypatch, tmp_path):
-    """A whole worker over two simulated devices, when it is done."""
+    """Run a whole worker over two simulated devices."""
     clock = ManualClock()
     api = SimulatedTorch(clock, devices=2)
     monkeypatch.setattr(SimulatedDataParallel, "queues", api.queues)
@@ -208,12 +207,12 @@ def simulated(monkeypatch, tmp_path):
     monkeypatch.setattr(worker_module, "framework_of", lambda workload: Torch(api=api))
     monkeypatch.setattr(worker_module, "SystemClock", lambda: clock)
     spec = RunSpec(workload="w", arrangement="data_parallel", world_size=2, device="cuda", budget=Budget(seconds=5.0))
-    worker = Worker(spec, a_rank(), ParticipantFolder(tmp_path), Place(device="cuda", devices=2))
+    worker = Worker(spec, a_rank(), ParticipantFolder(tmp_path), WorkerPlace(device="cuda", devices=2))
     assert isinstance(worker.run(), Completed)
     return worker, read_rows(tmp_path / "steps.rows"), read_rows(tmp_path / "phases.rows")
 
 
-# The slower device decides: its passes begin when the replicas are there, and end in a gathering and a sum.
+# The slower device decides: its passes begin once the replicas are there, and end with gather and reduce.
 EXPECTED = {
     "scatter": SCATTER,
     "broadcast": BROADCAST,
@@ -224,18 +223,18 @@ EXPECTED = {
 }
 
 
-def test_the_phases_are_told_apart_on_two_queues(simulated):
+def test_phases_are_timed_on_two_queues(simulated):
     _, _, (header, rows) = simulated
     spent = {}
     for kind, name in enumerate(header.kinds):
         lengths = {int(row["end_ns"] - row["start_ns"]) for row in rows[rows["kind"] == kind]}
-        spent[name] = sum(lengths) / 1e9  # the two of the forward phase differ
+        spent[name] = sum(lengths) / 1e9  # the two forward phases differ
     assert {name for name, seconds in spent.items() if seconds > 1e-3} == set(EXPECTED)
     for name, seconds in EXPECTED.items():
         assert spent[name] == pytest.approx(seconds, abs=5 * LAUNCHING), name
 
 
-def test_all_of_a_step_is_explained_by_its_phases(simulated):
+def test_phases_add_up_to_the_step(simulated):
     worker, (_, steps), (header, rows) = simulated
     assert set(steps["items"]) == {2.0 * BATCH}
     timed = {name: rows[rows["kind"] == kind] for kind, name in enumerate(header.kinds)}
@@ -247,7 +246,7 @@ def test_all_of_a_step_is_explained_by_its_phases(simulated):
     assert worker.facts.notes == ("a step takes a batch for each of 2 devices, joined on the first one",)
 
 
-def test_memory_is_that_of_the_fullest_device(simulated):
+def test_device_memory_is_that_of_the_fullest_device(simulated):
     worker, _, _ = simulated
     assert worker.device_memory == DeviceMemory(peak_bytes=300, limit_bytes=1000)
 
@@ -278,10 +277,10 @@ def a_training(given):
 
 
 def trained(arrangement, built, place, steps=5):
-    """The losses and parameters, and the marks of a step."""
+    """Return the trained parameters, and the marks."""
     meter = SimpleNamespace(more=iter([True] * steps + [False]).__next__, step=lambda items: None)
     marks = []
-    job = Job(
+    job = TrainingJob(
         SimpleNamespace(build=lambda place: built),
         Plain(),
         place,
@@ -312,26 +311,26 @@ def _two_devices_on_the_cpu(monkeypatch):
         lambda replicas, inputs, kwargs, ids: [each(*part) for each, part in zip(replicas, inputs, strict=True)],
     )  # fmt: skip
     monkeypatch.setattr(functions, "gather", lambda outputs, device, dim: torch.cat(outputs))
-    monkeypatch.setattr(data_parallel, "_let_first_wait", lambda devices: None)
+    monkeypatch.setattr(data_parallel, "_make_first_wait", lambda devices: None)
 
 
 @pytest.mark.usefixtures("_two_devices_on_the_cpu")
-def test_it_trains_as_one_device_does_on_batches_of_twice_the_size(one_thread):
-    of_two, marks = trained(DataParallel(), a_training(batches()), Place(device="cuda", devices=2))
-    of_one, _ = trained(Single(), a_training(in_twos(batches())), Place(device="cpu"))
+def test_two_devices_train_like_one_with_batches_of_twice_the_size(one_thread):
+    of_two, marks = trained(DataParallel(), a_training(batches()), WorkerPlace(device="cuda", devices=2))
+    of_one, _ = trained(Single(), a_training(in_twos(batches())), WorkerPlace(device="cpu"))
     for ours, theirs in zip(of_two, of_one, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert marks[:9] == ["", "data", "scatter", "broadcast", "forward", "gather", "forward", "backward", "optimizer"]
 
 
-def test_a_model_whose_replicas_would_call_the_first_devices_forward_is_refused(one_thread):
+def test_a_model_with_a_replaced_forward_is_refused(one_thread):
     for change in (lambda model: setattr(model, "forward", model.forward), torch.nn.Module.compile):
         built = a_training(batches())
         change(built.model)
-        with pytest.raises(CannotRun, match="replicas would still call the one of the first device"):
-            trained(DataParallel(), built, Place(device="cuda", devices=2))
+        with pytest.raises(CannotRun, match="all replicas would call that of the first device"):
+            trained(DataParallel(), built, WorkerPlace(device="cuda", devices=2))
 
 
-def test_what_trains_nothing_is_refused_again_in_the_worker():
-    with pytest.raises(CannotRun, match="trains nothing"):
-        trained(DataParallel(), Steps(kinds={}), Place(device="cuda", devices=2))
+def test_a_workload_without_training_is_refused_in_the_worker():
+    with pytest.raises(CannotRun, match="trains no model"):
+        trained(DataParallel(), Steps(kinds={}), WorkerPlace(device="cuda", devices=2))

@@ -1,4 +1,4 @@
-"""Things are found by file name, and in installed packages; imported only when asked for."""
+"""Test that entries are found by file name and in installed packages, and imported only when needed."""
 
 import subprocess
 import sys
@@ -7,12 +7,12 @@ import pytest
 
 import rigdyno.workloads
 from rigdyno import catalogue, cli
+from rigdyno.base.errors import CatalogueError, MissingExtra, UnknownName
 from rigdyno.contracts import Requirement
-from rigdyno.errors import CatalogueError, MissingExtra, UnknownName
 from rigdyno.plan.expand import expand
-from rigdyno.plan.load import Request
-from rigdyno.plan.preflight import Resources
-from rigdyno.probes._meters import installed as installed_probes
+from rigdyno.plan.request import Request
+from rigdyno.plan.resources import Resources
+from rigdyno.probes.common.probe_set import load_probes as installed_probes
 from support import a_system
 
 WORKLOAD = '''
@@ -20,51 +20,29 @@ WORKLOAD = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rigdyno.contracts import Options, Place, Requirement, Steps
-from rigdyno.schema.system import System
+from rigdyno.contracts import ANY_FRAMEWORK, Steps, WorkerPlace, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counting:
-    """Counts as far as it is told."""
+class Counting(Workload):
+    """Counts up to a number."""
 
     unit: ClassVar[str] = "number"
-    framework: ClassVar[str] = "any"
-    version: ClassVar[int] = 1
-    requires: ClassVar[tuple[Requirement, ...]] = ()
-    arrangement: ClassVar[str] = "single"
-    trains: ClassVar[bool] = False
-    small: ClassVar[Options] = {}
+    framework: ClassVar[str] = ANY_FRAMEWORK
+    requires = ()
 
     until: int = 1000
 
-    def refuses(self, system: System, device: str) -> str | None:
-        return None
-
-    def traps(self) -> tuple[str, ...]:
-        return ()
-
-    def memory_bytes(self, system: System) -> int | None:
-        return None
-
-    def start_seconds(self) -> float:
-        return 0.1
-
-    def step_seconds(self, device: str) -> float | None:
-        return None
-
-    def build(self, place: Place) -> Steps:
+    def build(self, place: WorkerPlace) -> Steps:
         return Steps(kinds={"step": lambda: float(len(range(self.until)))})
 '''
 
 PROBE = '''
-from rigdyno.contracts import Channel
+from rigdyno.contracts import Channel, Probe
 
 
-class Thermometer:
+class Thermometer(Probe):
     """A probe for a test."""
-
-    hints = {}
 
     def availability(self): return None
     def open(self, worker_pids): return [Channel("outside_c", "C")]
@@ -75,7 +53,7 @@ class Thermometer:
 
 @pytest.fixture
 def fresh():
-    """Call it after the world has changed; it is called once more when the test is over."""
+    """Return a function that clears the caches; it is called once more after the test."""
 
     def forget():
         for cached in (catalogue.names, catalogue._own_names, catalogue._installed, catalogue._may_have_plugins):
@@ -87,7 +65,7 @@ def fresh():
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch, fresh):
-    """An installed package: a module, and a *.dist-info that names its entry points."""
+    """Install a package: a module, and a *.dist-info that names its entry points."""
 
     def install(entry_points, **modules):
         for name, text in modules.items():
@@ -139,7 +117,7 @@ def test_a_package_adds_a_workload(installed, capsys):
     with pytest.raises(UnknownName, match="no option of counting named 'untli'; did you mean 'until'"):
         expanded("counting", options={"untli": 5})
     assert cli.main(["list"]) == 0
-    assert "Counts as far as it is told" in capsys.readouterr().out
+    assert "Counts up to a number" in capsys.readouterr().out
 
 
 def test_a_package_adds_a_probe(installed):
@@ -147,17 +125,23 @@ def test_a_package_adds_a_probe(installed):
     assert "thermometer" in installed_probes(print)
 
 
-def test_our_own_entries_can_not_be_taken_over(installed):
+def test_a_package_can_not_replace_built_in_entries(installed):
     installed("[rigdyno.workloads]\ntensor_add = plugin_counting:Counting\n", plugin_counting=WORKLOAD)
     assert catalogue.load("workload", "tensor_add").__module__ == "rigdyno.workloads.tensor_add"
 
 
+INCOMPLETE = "from rigdyno.contracts import Workload\nclass Counting(Workload): pass"
 BROKEN = {
     "missing_module": ("plugin_not_there:Counting", "", "can't be loaded: No module named 'plugin_not_there'"),
     "missing_class": ("plugin_broken:Counting", "", "can't be loaded: .* has no attribute 'Counting'"),
     "syntax": ("plugin_broken:Counting", "def (", "can't be loaded: invalid syntax"),
     "name": ("plugin_broken:Counting", "nothing_there", "can't be loaded: name 'nothing_there'"),
-    "other_shape": ("plugin_broken:Counting", "class Counting: unit = 'x'", "has no framework, version, requires"),
+    "incomplete": ("plugin_broken:Counting", INCOMPLETE, "has no build, unit"),
+    "other_shape": (
+        "plugin_broken:Counting",
+        "class Counting: unit = 'x'",
+        "is not a subclass of rigdyno.contracts.Workload",
+    ),
 }
 
 
@@ -170,7 +154,7 @@ def test_a_broken_entry_point_is_one_clear_error(installed, how):
     assert str(raised.value).startswith(f"the workload 'broken' ({value})")
 
 
-def test_a_broken_entry_point_does_not_take_the_list_with_it(installed, capsys):
+def test_a_broken_entry_point_does_not_break_the_list(installed, capsys):
     installed("[rigdyno.workloads]\nbroken = plugin_broken:Counting\n", plugin_broken="def (")
     assert cli.main(["list"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -179,7 +163,7 @@ def test_a_broken_entry_point_does_not_take_the_list_with_it(installed, capsys):
     assert "tensor_add" in shown
 
 
-def test_a_broken_probe_does_not_take_the_sampler_with_it(installed):
+def test_a_broken_probe_does_not_break_the_sampler(installed):
     installed("[rigdyno.probes]\nbroken = plugin_broken:Counting\n", plugin_broken="def (")
     said = []
     assert "host" in installed_probes(said.append)
@@ -188,7 +172,7 @@ def test_a_broken_probe_does_not_take_the_sampler_with_it(installed):
 
 @pytest.fixture
 def workloads(tmp_path, monkeypatch, fresh):
-    """A further folder of workloads, as if its files lay beside ours."""
+    """Add a folder of workloads, as if its files were next to ours."""
     monkeypatch.setattr(rigdyno.workloads, "__path__", [*rigdyno.workloads.__path__, str(tmp_path)])
 
     def add(name, text):
@@ -204,7 +188,7 @@ def workloads(tmp_path, monkeypatch, fresh):
 def test_a_new_workload_is_one_file(workloads, capsys):
     workloads("added_counting", WORKLOAD)
     assert "added_counting" in catalogue.names("workload")
-    assert catalogue.summary(catalogue.load("workload", "added_counting")) == "Counts as far as it is told"
+    assert catalogue.summary(catalogue.load("workload", "added_counting")) == "Counts up to a number"
     plan = expanded("added_counting", sweep={"until": (10, 20)})
     assert [cell.name for cell in plan.cells] == ["01-added_counting-10", "02-added_counting-20"]
     assert cli.main(["list"]) == 0
@@ -218,7 +202,9 @@ def test_a_new_workload_is_one_file(workloads, capsys):
 )  # fmt: skip
 def test_a_file_must_have_one_fitting_class(workloads, text, count):
     workloads("added_wrong", text)
-    with pytest.raises(CatalogueError, match=f"must have one public class with unit, .*; it has {count}"):
+    with pytest.raises(
+        CatalogueError, match=f"must have one public subclass of rigdyno.contracts.Workload; it has {count}"
+    ):
         catalogue.load("workload", "added_wrong")
 
 
@@ -232,20 +218,19 @@ def test_a_file_must_have_its_attribute(tmp_path, monkeypatch, fresh):
         catalogue.load("format", "added_format")
 
 
-def test_what_is_not_installed_is_named_with_the_command():
+def test_a_missing_requirement_is_named_with_the_command():
     demanded = (Requirement("sys"), Requirement("no_such_module", "nvidia"), Requirement("nor_this"))
-    lacking = catalogue.missing(demanded)
+    lacking = catalogue.find_missing(demanded)
     assert (lacking.reason, lacking.fix) == ("no_such_module is not installed", "pip install 'rigdyno[nvidia]'")
-    assert catalogue.missing(demanded[:1]) is None
+    assert catalogue.find_missing(demanded[:1]) is None
     with pytest.raises(MissingExtra, match="it can't run: nor_this is not installed; try pip install nor_this"):
-        catalogue.demand(demanded[2:], "it")
+        catalogue.require_installed(demanded[2:], "it")
 
 
-def test_the_temporary_folder_is_gone_again():
-    """The fixtures above leave nothing behind."""
+def test_the_fixtures_leave_no_workloads_behind():
     assert not {"added_counting", "counting", "broken"} & set(catalogue.names("workload"))
 
 
-def test_what_pip_alone_can_not_bring_says_how_else():
-    lacking = catalogue.missing([Requirement("no_such_module", command="make no_such_module")])
+def test_a_requirement_beyond_pip_names_its_own_command():
+    lacking = catalogue.find_missing([Requirement("no_such_module", command="make no_such_module")])
     assert lacking.fix == "make no_such_module"

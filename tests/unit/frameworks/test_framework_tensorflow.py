@@ -1,4 +1,4 @@
-"""The port over devices that are simulated; tests/integration/test_tensorflow.py asks the real TensorFlow."""
+"""Tests of the TensorFlow framework over simulated devices; tests/integration/test_tensorflow.py uses the real one."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ class Exhausted(Exception):
 
 
 class Simulated:
-    """As much of tensorflow as the port asks, with cards that hold some memory."""
+    """The part of tensorflow that the framework calls, with devices that have some memory allocated."""
 
     def __init__(self, cards, visible=None, build=None):
         self.waited, self.reset = 0, []
@@ -39,7 +39,7 @@ class Simulated:
         self.waited += 1
 
 
-def test_its_cards_and_versions():
+def test_accelerators_and_versions_are_reported():
     port = TensorFlow(api=Simulated(2))
     assert port.accelerators() == (Accelerator(kind="cuda", name="Some GPU", capability="8.6"),) * 2
     assert port.versions() == {"tensorflow": "2.99", "cuda": "12.5"}
@@ -47,7 +47,7 @@ def test_its_cards_and_versions():
     assert [card.kind for card in amd.accelerators()] == ["rocm"]
 
 
-def test_a_card_is_waited_for_and_marks_are_times_behind_it():
+def test_an_event_waits_for_the_device_and_reads_the_clock():
     simulated = Simulated(1)
     port = TensorFlow(api=simulated)
     first, last = port.event("cuda"), port.event("cuda")
@@ -57,30 +57,30 @@ def test_a_card_is_waited_for_and_marks_are_times_behind_it():
     assert simulated.waited == 3
 
 
-def test_memory_is_that_of_the_card_that_is_asked_for():
+def test_memory_is_that_of_the_given_device():
     simulated = Simulated(3)
     port = TensorFlow(api=simulated)
     assert port.memory("cuda:2") == DeviceMemory(peak_bytes=1002)
     port.forget_peak_memory("cuda:2")
     assert simulated.reset == ["GPU:2"]
-    assert port.in_use() == ["cuda:1", "cuda:2"]  # the first one holds nothing
+    assert port.in_use() == ["cuda:1", "cuda:2"]  # nothing is allocated on the first
 
 
-def test_a_rank_that_sees_its_own_card_alone_knows_it_as_the_first():
+def test_a_rank_that_sees_only_its_own_device_knows_it_as_the_first():
     assert TensorFlow(api=Simulated(4, visible=1)).memory("cuda:3") == DeviceMemory(peak_bytes=1000)
 
 
 @pytest.mark.parametrize("error", [Exhausted("whatever"), RuntimeError("OOM when allocating tensor with shape[9]")])
-def test_signs_of_too_little_memory(error):
+def test_out_of_memory_errors_are_recognised(error):
     assert TensorFlow(api=Simulated(0)).is_out_of_memory(error)
     assert not TensorFlow(api=Simulated(0)).is_out_of_memory(ValueError("no such file"))
 
 
-def test_a_limit_is_given_to_the_card_that_is_asked_for():
-    simulated, told = Simulated(3), []
+def test_a_memory_limit_is_set_on_the_given_device():
+    simulated, limits = Simulated(3), []
     simulated.config.LogicalDeviceConfiguration = lambda memory_limit: memory_limit
-    simulated.config.set_logical_device_configuration = lambda card, logical: told.append((card.name, logical))
+    simulated.config.set_logical_device_configuration = lambda card, logical: limits.append((card.name, logical))
     TensorFlow(api=simulated).limit_memory("cuda:2", 3 * 2**20)
-    assert told == [("physical 2", [3])]
+    assert limits == [("physical 2", [3])]
     TensorFlow(api=simulated).limit_memory("cpu", 3 * 2**20)
-    assert len(told) == 1
+    assert len(limits) == 1

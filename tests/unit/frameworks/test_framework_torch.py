@@ -1,4 +1,4 @@
-"""The port, over the real torch of this machine."""
+"""Tests of the torch framework with the real torch of this machine."""
 
 import pytest
 import torch
@@ -18,19 +18,19 @@ def test_the_same_seed_gives_the_same_numbers(one_thread):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_threads_are_set_and_told(one_thread):
+def test_threads_are_set_and_reported(one_thread):
     Torch().prepare(seed=0, threads=2 if usable_cores() > 1 else 1)
     assert Torch().threads() == torch.get_num_threads() == min(2, usable_cores())
     Torch().prepare(seed=0, threads=None)
     assert torch.get_num_threads() == min(2, usable_cores())
 
 
-def test_it_is_what_a_users_own_step_gets(tmp_path):
+def test_a_users_own_step_gets_torch(tmp_path):
     (tmp_path / "own.py").write_text("def step(): pass")
     assert framework_of(function_workload(f"{tmp_path}/own.py:step", {})) == Torch()
 
 
-def test_the_record_holds_what_it_says_of_itself():
+def test_the_environment_contains_versions_and_threads():
     known = with_frameworks(Environment(python="3.11"), [Torch()])
     assert known.framework["torch"] == torch.__version__
     assert known.threads == torch.get_num_threads()
@@ -46,17 +46,17 @@ def test_the_record_holds_what_it_says_of_itself():
         RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: not enough memory: you tried ..."),
     ],
 )
-def test_signs_of_too_little_memory(error):
+def test_out_of_memory_errors_are_recognised(error):
     assert Torch().is_out_of_memory(error)
     assert failure(error, "measure").kind == "out_of_memory"
 
 
-def test_a_real_allocation_that_fails_is_recognised():
+def test_a_real_failed_allocation_is_recognised():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
     assert Torch().is_out_of_memory(caught.value)
 
 
-def test_other_errors_are_none():
+def test_other_errors_are_not_out_of_memory():
     assert not Torch().is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert failure(RuntimeError("no such index"), "measure").kind == "exception"

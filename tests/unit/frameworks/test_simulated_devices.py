@@ -1,4 +1,4 @@
-"""The port, and the worker above it, over devices that are simulated: what a card would tell, without one."""
+"""Tests of the torch framework, and of the worker that uses it, over simulated devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import ClassVar
 import pytest
 
 from rigdyno.arrangements.single import Single
-from rigdyno.contracts import Place, Training
+from rigdyno.base.files import read_json, write_json
+from rigdyno.contracts import Training, WorkerPlace
 from rigdyno.frameworks.torch import Torch
 from rigdyno.runner import worker as worker_module
 from rigdyno.runner.device import memory_of, waiter_for
@@ -20,7 +21,6 @@ from rigdyno.schema.record import Completed, DeviceMemory, Failed, WorkerReport
 from rigdyno.schema.samples import read_rows
 from rigdyno.schema.spec import Budget, Cell, RunSpec
 from rigdyno.schema.system import Accelerator
-from rigdyno.store.files import read_json, write_json
 from simulated_device import SimulatedTorch
 from support import ManualClock, a_rank
 
@@ -36,18 +36,18 @@ def port(torch):
 
 
 class TestPort:
-    def test_all_devices_are_told_with_their_memory(self, port):
+    def test_all_devices_are_reported_with_their_memory(self, port):
         card = Accelerator(kind="cuda", name="Simulated", memory_bytes=1000, capability="9.0")
         assert port.accelerators() == (card, card)
         assert port.versions() == {"torch": "99.0", "cuda": "99.1", "cudnn": "9", "cpu_capability": "AVX2"}
 
-    def test_a_card_of_rocm_goes_by_its_architecture(self, port, torch):
+    def test_a_rocm_device_reports_its_architecture(self, port, torch):
         torch.version = SimpleNamespace(cuda=None, hip="6.2")
         assert {(card.kind, card.device_kind, card.capability) for card in port.accelerators()} == {
             ("rocm", "cuda", "gfx9")
         }
 
-    def test_without_a_device_nobody_is_asked_for_one(self, port, torch):
+    def test_without_an_accelerator_torch_is_not_asked_for_one(self, port, torch):
         def raises():
             raise RuntimeError("Cannot access accelerator device when none is available.")
 
@@ -59,8 +59,8 @@ class TestPort:
         port.prepare(seed=3, threads=5)
         assert (torch.seed, torch.number_of_threads, port.threads()) == (3, 5, 5)
 
-    def test_it_waits_for_the_device_that_it_is_asked_for(self, port, torch):
-        """And not for whichever is the current one."""
+    def test_the_waiter_waits_for_the_given_device(self, port, torch):
+        """It doesn't wait for the current device."""
         torch.queues[1].work(2.0)
         before_ns = torch.clock.now_ns()
         port.waiter("cuda:0")()
@@ -78,20 +78,20 @@ class TestPort:
         assert port.elapsed_ns(first, last) == 250_000_000 + 10_000
         assert port.elapsed_ns(first, first) == 0
 
-    def test_events_of_mps_that_come_out_reversed_are_no_time_apart(self, port):
+    def test_reversed_mps_events_have_no_time_between_them(self, port):
         def reversed_times(end):
             raise RuntimeError("End event 2 was not recorded after start event 1")
 
         assert port.elapsed_ns(SimpleNamespace(elapsed_time=reversed_times), object()) == 0
 
-    def test_those_in_use_hold_memory(self, port, torch):
+    def test_devices_in_use_are_those_with_memory(self, port, torch):
         assert port.in_use() == []
         torch.queues[1].allocate(1)
         assert port.in_use() == ["cuda:1"]
 
     @pytest.mark.parametrize("old", [False, True])
-    def test_the_peak_of_memory_is_that_since_it_was_forgotten(self, old):
-        """By torch.accelerator, and by the device's own module where torch.accelerator has no such functions."""
+    def test_peak_memory_is_counted_from_the_last_reset(self, old):
+        """Old versions have these functions in the device's module, not in torch.accelerator."""
         torch = SimulatedTorch(ManualClock(), devices=2, old=old)
         port, queue = Torch(api=torch), torch.queues[1]
         queue.allocate(700)
@@ -105,8 +105,8 @@ class TestPort:
         assert memory_of(port, ("cuda:0", "cuda:1")) == port.memory("cuda:1")
         assert memory_of(port, ("cpu",)) is None
 
-    def test_a_device_whose_allocator_does_not_count_has_a_limit_alone(self):
-        """MPS: nothing in its own module, and an error from torch.accelerator."""
+    def test_a_device_whose_allocator_does_not_count_has_only_a_limit(self):
+        """MPS has no such functions in its module, and torch.accelerator raises an error."""
 
         def not_supported(device):
             raise RuntimeError("Allocator for mps is not a DeviceAllocator.")
@@ -121,24 +121,24 @@ class TestPort:
         assert port.in_use() == ("mps",)
         assert port.accelerators() == (Accelerator(kind="mps", name="Apple GPU", memory_bytes=500),)
 
-    def test_too_little_memory_is_known_by_the_type_of_the_error(self, port, torch):
+    def test_out_of_memory_is_recognised_by_the_type_of_the_error(self, port, torch):
         with pytest.raises(torch.OutOfMemoryError) as caught:
             torch.queues[0].allocate(1001)
         assert port.is_out_of_memory(caught.value)
 
-    def test_a_limit_is_kept_by_the_allocator(self, port, torch):
+    def test_the_allocator_enforces_a_limit(self, port, torch):
         port.limit_memory("cuda:1", 400)
         torch.queues[1].allocate(400)
         with pytest.raises(torch.OutOfMemoryError):
             torch.queues[1].allocate(1)
         torch.queues[0].allocate(1000)
 
-    def test_a_limit_beyond_what_there_is_changes_nothing(self, port, torch):
+    def test_a_limit_above_the_devices_memory_changes_nothing(self, port, torch):
         port.limit_memory("cuda:0", 5000)
         torch.queues[0].allocate(1000)
         port.limit_memory("cpu", 1)
 
-    def test_of_several_devices_all_are_waited_for(self, port, torch):
+    def test_all_of_several_devices_are_waited_for(self, port, torch):
         torch.queues[0].work(1.0)
         torch.queues[1].work(3.0)
         last_ns = max(queue.empty_ns for queue in torch.queues)
@@ -148,21 +148,21 @@ class TestPort:
 
 
 FORWARD, BACKWARD = 0.02, 0.03
-BATCH, KEPT, ACTIVATIONS, BUILDING, EVALUATING = 4, 100, 250, 800, 900  # bytes, but for the first
+BATCH, KEPT, ACTIVATIONS, BUILDING, EVALUATING = 4, 100, 250, 800, 900  # bytes, except the batch size
 
 
 @dataclass(frozen=True)
 class Scripted:
-    """A workload and an update that give a simulated device work and take its memory, as a training does."""
+    """A workload and an update that use a simulated device's time and memory as a training does."""
 
     torch: SimulatedTorch
     leaks: bool = False
     framework: ClassVar[str] = "torch"
     unit: ClassVar[str] = "image"
 
-    def build(self, place: Place) -> Training:
+    def build(self, place: WorkerPlace) -> Training:
         queue = self.torch.queue(place.device)
-        queue.allocate(BUILDING)  # what building takes for a while
+        queue.allocate(BUILDING)  # temporary memory while building
         queue.work(1.0)
         queue.free(BUILDING - KEPT)
         return Training(
@@ -203,20 +203,20 @@ def measured(torch, monkeypatch, tmp_path, **changes):
     monkeypatch.setattr(worker_module, "update_of", lambda spec: scripted)
     monkeypatch.setattr(worker_module, "framework_of", lambda workload: Torch(api=torch))
     monkeypatch.setattr(worker_module, "arrangement_of", lambda spec: Single())
-    monkeypatch.setattr(worker_module, "loaded_frameworks", lambda: [Torch(api=torch)])
+    monkeypatch.setattr(worker_module, "find_loaded_frameworks", lambda: [Torch(api=torch)])
     monkeypatch.setattr(worker_module, "SystemClock", lambda: torch.clock)
     spec = RunSpec(workload="scripted", device="cuda:1", budget=Budget(seconds=3.0))
-    worker = Worker(spec, a_rank(), ParticipantFolder(tmp_path), Place(device="cuda:1"))
+    worker = Worker(spec, a_rank(), ParticipantFolder(tmp_path), WorkerPlace(device="cuda:1"))
     return worker, worker.run()
 
 
-def test_a_whole_training_on_a_simulated_device(torch, monkeypatch, tmp_path):
+def test_a_worker_measures_a_whole_training_on_a_simulated_device(torch, monkeypatch, tmp_path):
     _, outcome = measured(torch, monkeypatch, tmp_path)
     assert isinstance(outcome, Completed)
     assert outcome.quality.accuracy == 0.5
     _, rows = read_rows(tmp_path / "steps.rows")
     assert len(rows) > 20
-    assert set(rows["end_ns"] - rows["start_ns"]) == {50_010_000}  # launching the first of its work, and the work
+    assert set(rows["end_ns"] - rows["start_ns"]) == {50_010_000}  # one launch, and the work
     assert set(rows["items"]) == {float(BATCH)}
     header, phases = read_rows(tmp_path / "phases.rows")
     spent = {
@@ -229,22 +229,22 @@ def test_a_whole_training_on_a_simulated_device(torch, monkeypatch, tmp_path):
     }
 
 
-def test_the_memory_in_the_report_is_that_of_the_steps(torch, monkeypatch, tmp_path):
-    """Neither building, which took more, nor the evaluation behind the last step."""
+def test_reported_memory_is_that_of_the_steps(torch, monkeypatch, tmp_path):
+    """Building takes more memory, and so does the evaluation after the last step; neither counts."""
     worker, _ = measured(torch, monkeypatch, tmp_path)
     assert worker.device_memory == DeviceMemory(peak_bytes=KEPT + ACTIVATIONS, limit_bytes=1000)
 
 
-def test_a_device_without_memory_left_is_an_outcome(torch, monkeypatch, tmp_path):
-    """The fourth step is one too many, and the words of the error don't say what of."""
+def test_an_exhausted_device_fails_the_cell(torch, monkeypatch, tmp_path):
+    """The fourth step exceeds the memory, and the error's message doesn't mention memory."""
     _, outcome = measured(torch, monkeypatch, tmp_path, leaks=True)
     assert isinstance(outcome, Failed)
     assert (outcome.kind, outcome.phase) == ("out_of_memory", "warm-up")
     assert "tried to allocate 250 bytes" in outcome.message
 
 
-def test_a_framework_that_does_not_load_is_an_outcome_with_a_report(torch, monkeypatch, tmp_path):
-    """It can't be asked for its version either."""
+def test_a_framework_that_does_not_load_fails_the_cell_with_a_report(torch, monkeypatch, tmp_path):
+    """Its version can't be read either."""
 
     def broken(*arguments):
         raise OSError("libcudart.so.12: cannot open shared object file")

@@ -1,4 +1,4 @@
-"""Nodes that meet at a real socket of the loopback interface: who is let in, and who isn't."""
+"""Tests of nodes that join at a real socket on the loopback interface: which are admitted and which refused."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from nodes_of_a_test import HELLO, a_cell, in_thread
+from scripted_nodes import HELLO, a_cell, in_thread
 
 from driving import until
+from rigdyno.base.errors import UsageError
 from rigdyno.contracts import Opening
-from rigdyno.errors import UsageError
 from rigdyno.launchers import by_hand
 from rigdyno.launchers.by_hand import ByHand, NoMeeting
 from rigdyno.runner import node as nodes_of_ours
@@ -24,7 +24,7 @@ SECRET = b"known to all nodes of this run"
 
 @pytest.fixture
 def endpoint(monkeypatch):
-    """Free just now; and nobody looks at the machine."""
+    """Return an endpoint that is free now, and skip the description of the machine."""
     monkeypatch.setattr(nodes_of_ours, "_system", a_system)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -51,7 +51,7 @@ def address(endpoint):
     return host, int(port)
 
 
-def test_nodes_meet_in_any_order_and_part_when_it_is_over(endpoint):
+def test_nodes_join_in_any_order_and_end_with_the_session(endpoint):
     nodes = [following(endpoint, number) for number in (2, 1)]  # before there is anybody to meet
     leading = Leading(endpoint, nodes=3)
     leading.session().close()
@@ -59,8 +59,8 @@ def test_nodes_meet_in_any_order_and_part_when_it_is_over(endpoint):
     assert leading.said[0] == f"waiting for nodes 1, 2 at {endpoint}"
 
 
-def test_nodes_that_do_not_join_are_named_and_the_others_are_told(endpoint, monkeypatch):
-    """The time is up once node 2 has joined."""
+def test_missing_nodes_are_named_and_the_others_are_refused(endpoint, monkeypatch):
+    """The time limit passes once node 2 has joined."""
     said = []
     clock = SimpleNamespace(monotonic=lambda: 1000.0 if any("joined" in words for words in said) else 0.0)
     monkeypatch.setattr(by_hand, "time", clock)
@@ -72,7 +72,7 @@ def test_nodes_that_do_not_join_are_named_and_the_others_are_told(endpoint, monk
         node.result(60.0)
 
 
-def test_another_secret_is_turned_away_and_the_right_node_still_comes(endpoint):
+def test_a_wrong_secret_is_refused_and_the_right_node_still_joins(endpoint):
     leading = Leading(endpoint)
     stranger = following(endpoint, 1, b"some other run's secret")
     with pytest.raises(LeaderLost, match="is the secret the same on both"):
@@ -82,7 +82,7 @@ def test_another_secret_is_turned_away_and_the_right_node_still_comes(endpoint):
     assert node.result(60.0) == 0
 
 
-def test_the_same_node_twice_is_refused_and_the_first_one_stays(endpoint):
+def test_a_second_node_of_the_same_number_is_refused(endpoint):
     leading = Leading(endpoint, nodes=3)
     first = following(endpoint, 1)
     until(lambda: any("joined" in words for words in leading.said), "the first one joined")
@@ -95,9 +95,9 @@ def test_the_same_node_twice_is_refused_and_the_first_one_stays(endpoint):
     assert (first.result(60.0), second.result(60.0)) == (0, 0)
 
 
-def test_another_version_ends_the_meeting_on_both_sides(endpoint, monkeypatch):
+def test_another_version_ends_the_rendezvous_on_both_sides(endpoint, monkeypatch):
     old = msgspec.structs.replace(HELLO, rigdyno="0.0.1")
-    monkeypatch.setattr(nodes_of_ours, "hello", lambda system: old)
+    monkeypatch.setattr(nodes_of_ours, "make_hello", lambda system: old)
     leading, node = Leading(endpoint), following(endpoint, 1)
     with pytest.raises(NoMeeting, match=r"has rigdyno 0\.0\.1 there"):
         leading.session()
@@ -105,20 +105,20 @@ def test_another_version_ends_the_meeting_on_both_sides(endpoint, monkeypatch):
         node.result(60.0)
 
 
-def test_people_at_the_door_who_say_nothing_keep_nobody_out(endpoint):
+def test_silent_connections_do_not_block_a_node(endpoint):
     leading = Leading(endpoint)
     until(lambda: leading.said, "it listened")
-    knocking = [socket.create_connection(address(endpoint)) for _ in range(by_hand.MOST_AT_THE_DOOR // 2)]
-    knocking[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
+    silent = [socket.create_connection(address(endpoint)) for _ in range(by_hand.MOST_PENDING // 2)]
+    silent[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
     node = following(endpoint, 1)
     leading.session().close()
     assert node.result(60.0) == 0
-    for each in knocking:
+    for each in silent:
         each.close()
 
 
-def test_a_store_that_pretends_to_be_the_first_node_is_not_obeyed(endpoint):
-    """It has no secret: whatever it says, nothing is run."""
+def test_a_leader_without_the_secret_is_not_obeyed(endpoint):
+    """It doesn't know the secret, so nothing that it sends is run."""
     with socket.create_server(address(endpoint)) as server:
         node = following(endpoint, 1)
         connection, _ = server.accept()
@@ -131,7 +131,7 @@ def test_a_store_that_pretends_to_be_the_first_node_is_not_obeyed(endpoint):
                 node.result(60.0)
 
 
-def test_only_the_given_address_is_listened_on(endpoint):
+def test_the_leader_listens_only_at_the_given_address(endpoint):
     leading = Leading(endpoint)
     until(lambda: leading.said, "it listened")
     _, port = address(endpoint)
@@ -142,7 +142,7 @@ def test_only_the_given_address_is_listened_on(endpoint):
     node.result(60.0)
 
 
-def test_nobody_can_be_met_elsewhere_without_a_secret():
+def test_an_address_beyond_loopback_needs_a_secret():
     with pytest.raises(UsageError, match="must share a secret"):
         nodes_of_ours.by_hand("192.0.2.1:29500", 1, None, print)
     opening = Opening([a_cell()], a_system(), Reach(rendezvous="192.0.2.1:29500"))
@@ -150,13 +150,13 @@ def test_nobody_can_be_met_elsewhere_without_a_secret():
         ByHand().open(opening)
 
 
-def test_an_address_of_somebody_else_is_one_line():
+def test_an_address_of_another_machine_is_refused_in_one_line():
     opening = Opening([a_cell()], a_system(), Reach(rendezvous="192.0.2.1:29500"), SECRET)
     with pytest.raises(NoMeeting, match=r"can't open 192.0.2.1:29500: .*; is the address this node's, and free"):
         ByHand().open(opening)
 
 
-def test_a_first_node_that_never_comes_is_named(endpoint, monkeypatch):
+def test_a_missing_first_node_is_named(endpoint, monkeypatch):
     monkeypatch.setattr(nodes_of_ours, "JOIN_SECONDS", 0.5)
     with pytest.raises(LeaderLost, match=rf"can't reach the first node at {endpoint} within 0.5 s: connection refused"):
         following(endpoint, 1).result(60.0)

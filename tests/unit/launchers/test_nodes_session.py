@@ -1,4 +1,4 @@
-"""A leader and its nodes: what goes out, what comes back, and what nobody believes."""
+"""Tests of a leader and its nodes: what is sent, what comes back, and which messages are refused."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from nodes_of_a_test import HELLO, ScriptedStarter, a_cell, cell_folder, in_thread, stream_pair
+from scripted_nodes import HELLO, ScriptedStarter, a_cell, cell_folder, in_thread, stream_pair
 
 from driving import until
+from rigdyno.base.errors import StoreError
 from rigdyno.contracts import Exit
-from rigdyno.errors import StoreError
-from rigdyno.launchers._nodes import remote as remotes_of_ours
-from rigdyno.launchers._nodes import session as sessions_of_ours
-from rigdyno.launchers._nodes.messages import (
+from rigdyno.launchers.nodes import remote as remotes_of_ours
+from rigdyno.launchers.nodes import session as sessions_of_ours
+from rigdyno.launchers.nodes.messages import (
     AskClock,
     Begin,
     ClockIs,
-    Done,
     Ended,
     Hello,
+    JoinRefused,
     Piece,
-    Refused,
+    RunDone,
     ToNode,
     Welcome,
 )
-from rigdyno.launchers._nodes.remote import NodeLost, Remote
-from rigdyno.launchers._nodes.session import NodesSession
+from rigdyno.launchers.nodes.remote import NodeLost, Remote
+from rigdyno.launchers.nodes.session import NodesSession
 from rigdyno.runner import node as nodes_of_ours
-from rigdyno.runner.node import LeaderLost, Node
+from rigdyno.runner.node import LeaderLost, NodeProgram
 from support import ManualClock
 
 DECODER = msgspec.msgpack.Decoder(ToNode)
 
 
-class Played:
-    """The other end of a stream, with what a node would say written out."""
+class ScriptedPeer:
+    """The other end of a stream, with the scripted messages of a node."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -53,10 +53,10 @@ class Played:
 
 
 @pytest.fixture
-def played(tmp_path):
-    """A remote node that has joined, and the strings it hangs on."""
+def scripted(tmp_path):
+    """Return a remote node that has joined, and its scripted end."""
     ours, theirs = stream_pair()
-    other = Played(theirs)
+    other = ScriptedPeer(theirs)
     other.say(HELLO)
     remote = Remote(1, ours, "beta")
     remote.meet(HELLO)
@@ -64,51 +64,51 @@ def played(tmp_path):
     return remote, other
 
 
-def begun(played, tmp_path, cell=None):
-    remote, other = played
+def begun(scripted, tmp_path, cell=None):
+    remote, other = scripted
     remote.begin(1, cell or a_cell(), cell_folder(tmp_path / "cell", a_cell()), "10.0.0.1", 99)
     assert isinstance(other.hear(), Begin)
     return remote, other
 
 
-def test_a_node_that_should_say_where_to_meet_and_can_not_begin_says_why(played, tmp_path):
-    remote, other = begun(played, tmp_path)
-    other.say(Done(number=1, trouble="could not begin: the disk is full"))
+def test_a_first_node_that_cannot_begin_reports_why(scripted, tmp_path):
+    remote, other = begun(scripted, tmp_path)
+    other.say(RunDone(number=1, trouble="could not begin: the disk is full"))
     with pytest.raises(NodeLost, match=r"node 1 \(beta\) could not begin: the disk is full"):
-        remote.meeting()
+        remote.wait_for_meeting()
 
 
-def test_what_a_machine_calls_itself_is_not_stored(played, tmp_path):
-    remote, other = begun(played, tmp_path)
+def test_a_host_name_is_not_stored(scripted, tmp_path):
+    remote, other = begun(scripted, tmp_path)
     remote.hello = msgspec.structs.replace(remote.hello, host="cn042.cluster")
-    other.say(Done(number=1, trouble="srun: error: cn042: task 0:\x1b[1m Killed\n" + "x" * 1000))
+    other.say(RunDone(number=1, trouble="srun: error: cn042: task 0:\x1b[1m Killed\n" + "x" * 1000))
     with pytest.raises(NodeLost) as lost:
-        remote.meeting()
+        remote.wait_for_meeting()
     assert "its host: task 0: [1m Killed" in str(lost.value)
     assert "cn042" not in str(lost.value)
     assert len(str(lost.value)) < 350
 
 
-def test_a_launcher_that_failed_stands_for_the_ranks_of_its_node(played, tmp_path):
-    remote, other = begun(played, tmp_path)
-    other.say(Done(number=1, exits=(Ended(code=1), Ended(code=0, participant="node1"))))
+def test_a_failed_launcher_is_attributed_to_the_first_rank(scripted, tmp_path):
+    remote, other = begun(scripted, tmp_path)
+    other.say(RunDone(number=1, exits=(Ended(code=1), Ended(code=0, participant="node1"))))
     remote.listen_for(60.0)
     assert remote.exits() == [Exit(0, "node1"), Exit(1, "rank1")]
     remote.forget()
     assert remote.exits() == []
 
 
-def test_files_come_back_in_pieces_and_ends_with_who_they_are_of(played, tmp_path):
-    remote, other = begun(played, tmp_path)
+def test_files_are_joined_from_pieces_and_foreign_exits_are_ignored(scripted, tmp_path):
+    remote, other = begun(scripted, tmp_path)
     for content in (b"one ", b"two"):
         other.say(Piece(number=1, participant="rank1", file="steps.rows", content=content))
     other.say(Piece(number=1, participant="node1", file="launcher.log", content=b""))
-    other.say(Done(number=1, exits=(Ended(code=-9, participant="rank1"), Ended(code=0, participant="rank0"))))
+    other.say(RunDone(number=1, exits=(Ended(code=-9, participant="rank1"), Ended(code=0, participant="rank0"))))
     while remote.done is None:
         remote.listen_for(60.0)
     assert (tmp_path / "cell" / "rank1" / "steps.rows").read_bytes() == b"one two"
     assert (tmp_path / "cell" / "node1" / "launcher.log").read_bytes() == b""
-    assert remote.exits() == [Exit(-9, "rank1")]  # rank0 is none of its own
+    assert remote.exits() == [Exit(-9, "rank1")]  # rank0 isn't on this node
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_files_come_back_in_pieces_and_ends_with_who_they_are_of(played, tmp_pat
         (Piece(number=1, participant="rank1", file="record.json", content=b"x"), "which no participant leaves"),
         (Piece(number=1, participant="rank1", file="launcher.json", content=b"x"), "which no participant leaves"),
         (Piece(number=2, participant="rank1", file="steps.rows", content=b"x"), "isn't under way"),
-        (Done(number=0), "isn't under way"),
+        (RunDone(number=0), "isn't under way"),
         (HELLO, "out of turn"),
         (ClockIs(now_ns=5), "out of turn"),
     ],
 )
-def test_what_is_not_the_node_s_to_say_ends_the_cell_and_writes_nothing(played, tmp_path, message, words):
-    remote, other = begun(played, tmp_path)
+def test_a_message_that_a_node_may_not_send_ends_the_cell_and_writes_nothing(scripted, tmp_path, message, words):
+    remote, other = begun(scripted, tmp_path)
     other.say(message)
     with pytest.raises(NodeLost, match=words) as lost:
         remote.listen_for(60.0)
@@ -140,16 +140,16 @@ def test_what_is_not_the_node_s_to_say_ends_the_cell_and_writes_nothing(played, 
     [b"", b"\xc1", b"\x80", b"\x81\xa4type\xa3xxx", b"[" * 5000, msgspec.msgpack.encode({"type": "piece", "number": 1}),
      msgspec.msgpack.encode({"type": "piece", "number": 1, "participant": "../x", "file": "a", "content": b""})],
 )  # fmt: skip
-def test_what_is_no_message_at_all_is_one_line(played, tmp_path, content):
-    remote, other = begun(played, tmp_path)
+def test_an_unreadable_message_is_one_line(scripted, tmp_path, content):
+    remote, other = begun(scripted, tmp_path)
     other.stream.send(content)
     with pytest.raises(NodeLost, match="sends a message that can't be read"):
         remote.listen_for(60.0)
 
 
-def test_so_many_bytes_that_the_disk_would_fill_are_refused(played, tmp_path, monkeypatch):
+def test_too_many_bytes_are_refused(scripted, tmp_path, monkeypatch):
     monkeypatch.setattr(remotes_of_ours, "MOST_RETURNED_BYTES", 100)
-    remote, other = begun(played, tmp_path)
+    remote, other = begun(scripted, tmp_path)
     for _ in range(2):
         other.say(Piece(number=1, participant="rank1", file="steps.rows", content=b"123456"))
     remote.listen_for(60.0)
@@ -157,21 +157,21 @@ def test_so_many_bytes_that_the_disk_would_fill_are_refused(played, tmp_path, mo
         remote.listen_for(60.0)
 
 
-def test_other_versions_are_named_on_both_ends(tmp_path):
+def test_a_version_difference_is_named_on_both_ends(tmp_path):
     ours, theirs = stream_pair()
-    other = Played(theirs)
+    other = ScriptedPeer(theirs)
     other.say(msgspec.structs.replace(HELLO, torch="1.0", host="old"))
     with pytest.raises(NodeLost, match=r"node 2 \(old\) has torch 1.0 there, .* here: nodes must run the same"):
         Remote(2, ours, "").meet(HELLO)
     refused = other.hear()
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, JoinRefused)
     assert "torch 1.0 there" in refused.reason
 
 
 @pytest.mark.parametrize("ahead_ns", [0, 3_600 * 10**9, -(10**15)])
-def test_clocks_are_compared_by_the_quickest_of_several_round_trips(played, ahead_ns):
-    """Each answer takes longer than its question, so only the quickest round trip has a small uncertainty."""
-    remote, other = played
+def test_clocks_are_compared_by_the_fastest_round_trip(scripted, ahead_ns):
+    """Each answer takes longer than its question, so only the fastest round trip has a small uncertainty."""
+    remote, other = scripted
     clock = remote._clock = ManualClock()
     delays = [0.05, 0.04, 0.02, 0.03, 0.01, 0.06, 0.03, 0.07]
 
@@ -184,37 +184,37 @@ def test_clocks_are_compared_by_the_quickest_of_several_round_trips(played, ahea
 
     thread = threading.Thread(target=answer)
     thread.start()
-    pair = remote.clock_pair("start")
+    pair = remote.compare_clock("start")
     thread.join(60)
     assert (pair.clock, pair.when) == ("node1", "start")
     assert pair.uncertainty_ns == 5_000_000
     assert abs(pair.offset_ns - ahead_ns) <= pair.uncertainty_ns
 
 
-def test_a_node_that_does_not_answer_is_named_after_a_bounded_time(played, monkeypatch):
+def test_a_silent_node_is_named_after_a_time_limit(scripted, monkeypatch):
     monkeypatch.setattr(remotes_of_ours, "ANSWER_SECONDS", 0.1)
-    remote, _ = played
+    remote, _ = scripted
     with pytest.raises(NodeLost, match=r"node 1 \(beta\) gives no answer for 0.1 s"):
-        remote.clock_pair("start")
+        remote.compare_clock("start")
 
 
-class Lively:
+class RealNodes:
     """A leader with two real nodes, each in a thread, and scripted ranks."""
 
     def __init__(self, folder, monkeypatch, **scripts):
         self.starters = [ScriptedStarter(**scripts.get(name, {})) for name in ("node1", "node2")]
-        monkeypatch.setattr(nodes_of_ours, "starter_for", self._of_this_thread)
+        monkeypatch.setattr(nodes_of_ours, "find_starter", self._of_this_thread)
         self.remotes, self.served = [], []
         for number, starter in enumerate(self.starters, start=1):
             ours, theirs = stream_pair()
             home = folder / f"home{number}"
             home.mkdir()
-            self.served.append(in_thread(self._serve, Node(theirs, home, "the leader", print), starter))
+            self.served.append(in_thread(self._serve, NodeProgram(theirs, home, "the leader", print), starter))
             self.remotes.append(Remote(number, ours, f"host{number}"))
         for remote in self.remotes:
             remote.meet(HELLO)
         self.local = ScriptedStarter(**scripts.get("node0", {}))
-        monkeypatch.setattr(sessions_of_ours, "starter_for", self.local.for_cell)
+        monkeypatch.setattr(sessions_of_ours, "find_starter", self.local.for_cell)
         self.session = NodesSession(self.remotes, "127.0.0.1", HELLO.system)
 
     _own = threading.local()
@@ -232,9 +232,9 @@ CELL = a_cell(nodes=3, ranks=3)
 FILES = {"steps.rows": b"rows", "report.json": b"{}", "pid": b"1"}
 
 
-def test_a_cell_goes_to_all_nodes_and_everything_comes_back(tmp_path, monkeypatch):
+def test_a_cell_runs_on_all_nodes_and_all_files_come_back(tmp_path, monkeypatch):
     files = {"files": FILES}
-    nodes = Lively(tmp_path, monkeypatch, node0=files, node1=files, node2=files)
+    nodes = RealNodes(tmp_path, monkeypatch, node0=files, node1=files, node2=files)
     for number in (1, 2):
         folder = cell_folder(tmp_path / f"cell{number}", CELL)
         launch = nodes.session.start(CELL, folder)
@@ -252,8 +252,8 @@ def test_a_cell_goes_to_all_nodes_and_everything_comes_back(tmp_path, monkeypatc
     assert [served.result(60.0) for served in nodes.served] == [2, 2]
 
 
-def test_a_cell_of_fewer_nodes_leaves_the_others_alone(tmp_path, monkeypatch):
-    nodes = Lively(tmp_path, monkeypatch)
+def test_a_cell_of_fewer_nodes_does_not_involve_the_others(tmp_path, monkeypatch):
+    nodes = RealNodes(tmp_path, monkeypatch)
     cell = a_cell(nodes=2, ranks=2)
     launch = nodes.session.start(cell, cell_folder(tmp_path / "cell", cell))
     assert launch.wait(60.0)
@@ -262,18 +262,18 @@ def test_a_cell_of_fewer_nodes_leaves_the_others_alone(tmp_path, monkeypatch):
     assert [served.result(60.0) for served in nodes.served] == [1, 0]
 
 
-def test_a_peer_that_hangs_up_is_a_lost_node_and_everybody_else_is_stopped(tmp_path, monkeypatch):
+def test_a_disconnected_node_is_lost_and_the_others_are_stopped(tmp_path, monkeypatch):
     still = {"ends": False}
-    nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still)
+    nodes = RealNodes(tmp_path, monkeypatch, node0=still, node1=still)
     ours, theirs = stream_pair()
     nodes.remotes[1]._stream = ours
-    played = Played(theirs)
+    scripted = ScriptedPeer(theirs)
 
     def answer():
         for _ in range(8):
-            played.hear()
-            played.say(ClockIs(now_ns=1))
-        played.hear()
+            scripted.hear()
+            scripted.say(ClockIs(now_ns=1))
+        scripted.hear()
         theirs.close()
 
     thread = threading.Thread(target=answer)
@@ -298,8 +298,8 @@ def time_passes_once(condition, monkeypatch):
     monkeypatch.setattr(remotes_of_ours, "time", clock)
 
 
-def test_ranks_that_outlast_all_others_are_named_after_a_bounded_time(tmp_path, monkeypatch):
-    nodes = Lively(tmp_path, monkeypatch, node2={"ends": False})
+def test_ranks_that_do_not_end_are_named_after_a_time_limit(tmp_path, monkeypatch):
+    nodes = RealNodes(tmp_path, monkeypatch, node2={"ends": False})
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
     time_passes_once(lambda: launch._first_over is not None and launch.remotes[0].done is not None, monkeypatch)
     until(lambda: launch.wait(0.01), "the last node was given up")
@@ -308,11 +308,11 @@ def test_ranks_that_outlast_all_others_are_named_after_a_bounded_time(tmp_path, 
     assert nodes.starters[1].launches[0].stopped
 
 
-def test_a_rank_that_failed_is_what_happened_though_others_still_wait_for_it(tmp_path, monkeypatch):
-    """As where a package is missing on one node: the others wait for its rank, and are then stopped."""
+def test_a_failed_rank_is_the_outcome_while_others_wait_for_it(tmp_path, monkeypatch):
+    """This happens if a package is missing on one node: the others wait for its rank, and are then stopped."""
     monkeypatch.setattr(sessions_of_ours, "LAST_SECONDS", 0.05)
     failed = {"exits": [Exit(1, "rank2"), Exit(0, "node2")], "files": FILES}
-    nodes = Lively(tmp_path, monkeypatch, node0={"ends": False}, node1={"ends": False}, node2=failed)
+    nodes = RealNodes(tmp_path, monkeypatch, node0={"ends": False}, node1={"ends": False}, node2=failed)
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
     until(lambda: launch.wait(0.01), "the others were stopped")
     left = launch.collect()
@@ -322,9 +322,9 @@ def test_a_rank_that_failed_is_what_happened_though_others_still_wait_for_it(tmp
     assert nodes.starters[0].launches[0].stopped
 
 
-def test_stopping_a_cell_stops_it_everywhere_and_brings_its_files(tmp_path, monkeypatch):
+def test_stopping_a_cell_stops_all_nodes_and_brings_its_files(tmp_path, monkeypatch):
     still = {"ends": False, "files": FILES}
-    nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
+    nodes = RealNodes(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
     folder = cell_folder(tmp_path / "cell", CELL)
     launch = nodes.session.start(CELL, folder)
     launch.stop()
@@ -334,26 +334,26 @@ def test_stopping_a_cell_stops_it_everywhere_and_brings_its_files(tmp_path, monk
     assert (folder / "rank2" / "steps.rows").read_bytes() == b"rows"
 
 
-def test_a_node_that_can_not_begin_says_why_and_the_session_is_over(tmp_path, monkeypatch):
+def test_a_node_that_cannot_begin_ends_the_session_with_its_reason(tmp_path, monkeypatch):
     full = StoreError("can't write /tmp: the disk is full")
-    nodes = Lively(tmp_path, monkeypatch, node0={"ends": False}, node1={"ends": False}, node2={"error": full})
+    nodes = RealNodes(tmp_path, monkeypatch, node0={"ends": False}, node1={"ends": False}, node2={"error": full})
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
     assert launch.wait(60.0)
     assert "node 2 (host2) could not begin: can't write /tmp: the disk is full" in str(launch.collect().lost)
 
 
-def test_a_node_that_is_told_to_stop_sends_what_there_is_and_says_so(tmp_path, monkeypatch):
-    """As a batch system does with the job that the node is in."""
+def test_an_interrupted_node_sends_its_files_and_reports_it(tmp_path, monkeypatch):
+    """A batch system interrupts a node like this when it ends the job."""
     still = {"ends": False, "files": FILES}
-    nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
+    nodes = RealNodes(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
 
     def interrupted(node):
         if node._number == 2 and node._launch is not None:
             raise KeyboardInterrupt
         return sleep(node)
 
-    sleep = Node._sleep
-    monkeypatch.setattr(Node, "_sleep", interrupted)
+    sleep = NodeProgram._sleep
+    monkeypatch.setattr(NodeProgram, "_sleep", interrupted)
     folder = cell_folder(tmp_path / "cell", CELL)
     launch = nodes.session.start(CELL, folder)
     assert launch.wait(60.0)
@@ -361,9 +361,9 @@ def test_a_node_that_is_told_to_stop_sends_what_there_is_and_says_so(tmp_path, m
     assert (folder / "rank2" / "steps.rows").read_bytes() == b"rows"
 
 
-def test_a_leader_that_is_gone_leaves_no_rank_behind(tmp_path, monkeypatch):
+def test_ranks_are_stopped_when_the_leader_is_gone(tmp_path, monkeypatch):
     still = {"ends": False}
-    nodes = Lively(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
+    nodes = RealNodes(tmp_path, monkeypatch, node0=still, node1=still, node2=still)
     launch = nodes.session.start(CELL, cell_folder(tmp_path / "cell", CELL))
     assert not launch.wait(0.0)
     for remote in nodes.remotes:
@@ -376,9 +376,9 @@ def test_a_leader_that_is_gone_leaves_no_rank_behind(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("message", [Welcome(node=1, working_folder="/"), Hello])
-def test_a_leader_that_speaks_out_of_turn_is_left(tmp_path, message):
+def test_a_leader_that_breaks_the_protocol_is_left(tmp_path, message):
     ours, theirs = stream_pair()
-    node = Node(theirs, tmp_path, "the leader", print)
+    node = NodeProgram(theirs, tmp_path, "the leader", print)
     ours.send(msgspec.msgpack.encode(Welcome(node=1, working_folder="/")))
     node.join(HELLO)
     ours.send(msgspec.msgpack.encode(message if message is not Hello else HELLO))

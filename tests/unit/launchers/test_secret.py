@@ -1,4 +1,4 @@
-"""Nobody in without the run's secret, and nothing of an old conversation counts in a new one."""
+"""Tests of authentication: no node joins without the run's secret, and no recorded message is accepted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rigdyno.errors import BadValue, UsageError
-from rigdyno.launchers._children import SECRET_VARIABLE, worker_environment
-from rigdyno.launchers._nodes.secret import Sealed, read_secret, sealed_by_leader, sealed_by_node, secret_for
-from rigdyno.launchers._nodes.streams import Disconnected, Frames
+from rigdyno.base.errors import BadValue, UsageError
+from rigdyno.launchers.nodes.children import SECRET_VARIABLE, worker_environment
+from rigdyno.launchers.nodes.streams import (
+    Disconnected,
+    Frames,
+    SealedStream,
+    authenticate_leader,
+    authenticate_node,
+    read_secret,
+    require_secret,
+)
 from rigdyno.schema.spec import RunSpec
 
 SECRET = b"a secret of at least sixteen characters"
@@ -22,28 +29,28 @@ def ends():
     return Frames(ours, ours), Frames(theirs, theirs)
 
 
-def shaken(leader_secret=SECRET, node_secret=SECRET, node=1):
-    """Both ends; an exception of either is raised."""
+def shake_hands(leader_secret=SECRET, node_secret=SECRET, node=1):
+    """Do the handshake, and return the results or the errors of both ends."""
     ours, theirs = ends()
 
     def lead():
         try:
-            return sealed_by_leader(ours, leader_secret)
+            return authenticate_node(ours, leader_secret)
         except Disconnected:
-            ours.close()  # as whoever turns somebody away does
+            ours.close()  # as a leader does when it refuses a node
             raise
 
     with ThreadPoolExecutor(1) as pool:
         leading = pool.submit(lead)
         try:
-            following = sealed_by_node(theirs, node_secret, node)
+            following = authenticate_leader(theirs, node_secret, node)
         except Disconnected as error:
             return leading.exception(), error
         return leading.result(), following
 
 
-def test_who_knows_it_is_told_apart_and_heard():
-    (node, leader), follower = shaken(node=7)
+def test_a_node_with_the_secret_is_authenticated():
+    (node, leader), follower = shake_hands(node=7)
     assert node == 7
     for number in range(3):
         leader.send(b"do %d" % number)
@@ -52,17 +59,17 @@ def test_who_knows_it_is_told_apart_and_heard():
         assert leader.receive(1.0) == b"done"
 
 
-def test_another_secret_is_turned_away_on_both_ends():
-    at_leader, at_node = shaken(node_secret=b"something else altogether")
+def test_another_secret_is_refused_on_both_ends():
+    at_leader, at_node = shake_hands(node_secret=b"something else altogether")
     assert "has another secret" in str(at_leader)
     assert "is the secret the same on both?" in str(at_node)
 
 
-def test_a_leader_that_only_repeats_what_the_node_said_is_found_out():
-    """It doesn't know the secret: it sends the node's own proof back."""
+def test_a_leader_that_replays_the_nodes_proof_is_refused():
+    """It doesn't know the secret, and sends the node's own proof back."""
     ours, theirs = ends()
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(sealed_by_node, theirs, SECRET, 1)
+        following = pool.submit(authenticate_leader, theirs, SECRET, 1)
         ours.send(b"rigdyno nodes 1\n" + os.urandom(32))
         answer = ours.receive(60.0)
         assert answer is not None
@@ -71,11 +78,11 @@ def test_a_leader_that_only_repeats_what_the_node_said_is_found_out():
             following.result()
 
 
-def test_a_recorded_hand_shake_is_worth_nothing():
-    """What a node once said doesn't answer the new random number."""
+def test_a_recorded_handshake_is_refused():
+    """An old answer of a node doesn't match the new random number."""
     ours, theirs = ends()
     with ThreadPoolExecutor(1) as pool:
-        leading = pool.submit(sealed_by_leader, ours, SECRET)
+        leading = pool.submit(authenticate_node, ours, SECRET)
         greeting = theirs.receive(60.0)
         assert greeting is not None
         recorded = (1).to_bytes(4, "big") + os.urandom(64)
@@ -86,18 +93,18 @@ def test_a_recorded_hand_shake_is_worth_nothing():
 
 @pytest.fixture
 def tapped():
-    """A sealed leader, and the bare frames of the other end, with the node's own seal beside them."""
+    """Return the leader's sealed stream, the bare frames of the other end, and the node's sealed stream over them."""
     ours, theirs = ends()
     key = os.urandom(32)
-    return Sealed(ours, key, "leader"), theirs, Sealed(theirs, key, "node")
+    return SealedStream(ours, key, "leader"), theirs, SealedStream(theirs, key, "node")
 
 
-def spied(sealed: Sealed, content: bytes) -> bytes:
-    """The message as it goes over the wire."""
+def spied(sealed: SealedStream, content: bytes) -> bytes:
+    """Return the message as it is sent."""
     return sealed._tag(sealed._own, sealed._sent, content) + content
 
 
-def test_a_message_that_is_played_back_is_refused(tapped):
+def test_a_replayed_message_is_refused(tapped):
     leader, wire, node = tapped
     message = spied(node, b"4,000,000,000 image/s")
     node.send(b"4,000,000,000 image/s")
@@ -115,7 +122,7 @@ def test_a_message_without_a_seal_is_refused(tapped, message):
         leader.receive(1.0)
 
 
-def test_a_changed_bit_or_a_message_left_out_is_refused(tapped):
+def test_a_changed_or_missing_message_is_refused(tapped):
     leader, wire, node = tapped
     changed = bytearray(spied(node, b"done"))
     changed[-1] ^= 1
@@ -128,24 +135,24 @@ def test_a_changed_bit_or_a_message_left_out_is_refused(tapped):
         leader.receive(1.0)
 
 
-def test_the_leader_s_own_words_are_no_answer_of_the_node(tapped):
+def test_the_leaders_own_message_is_refused_as_an_answer(tapped):
     leader, wire, _ = tapped
     wire.send(spied(leader, b"hello"))
     with pytest.raises(Disconnected, match="isn't sealed"):
         leader.receive(1.0)
 
 
-def test_somebody_unknown_may_send_only_a_few_bytes():
+def test_an_unauthenticated_peer_may_send_only_a_few_bytes():
     ours, theirs = ends()
     with ThreadPoolExecutor(1) as pool:
-        leading = pool.submit(sealed_by_leader, ours, SECRET)
+        leading = pool.submit(authenticate_node, ours, SECRET)
         theirs.send(bytes(100_000))
         with pytest.raises(Disconnected, match="longer than any of ours"):
             leading.result()
 
 
-class TestWhereItComesFrom:
-    def test_a_file_before_the_environment(self, tmp_path):
+class TestReadingTheSecret:
+    def test_the_file_takes_precedence_over_the_environment(self, tmp_path):
         path = tmp_path / "run.secret"
         path.write_text("from the file, long enough\n")
         path.chmod(0o600)
@@ -163,11 +170,11 @@ class TestWhereItComesFrom:
             read_secret(str(path))
 
     @pytest.mark.parametrize("text", ["short", "x" * 5000])
-    def test_one_that_is_too_short_or_too_long(self, text):
+    def test_a_secret_that_is_too_short_or_too_long_is_refused(self, text):
         with pytest.raises(BadValue, match="16 to 4096 characters"):
             read_secret(None, {SECRET_VARIABLE: text})
 
-    def test_a_file_that_is_not_there_or_no_text(self, tmp_path):
+    def test_a_missing_or_binary_file_is_refused(self, tmp_path):
         with pytest.raises(BadValue, match="no such file or directory; make one with"):
             read_secret(str(tmp_path / "none"))
         (tmp_path / "binary").touch(0o600)
@@ -176,16 +183,16 @@ class TestWhereItComesFrom:
             read_secret(str(tmp_path / "binary"))
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1", "::1"])
-    def test_without_one_only_this_machine_is_met(self, address):
-        assert secret_for(address, None) != SECRET
-        assert secret_for(address, SECRET) == SECRET
+    def test_loopback_needs_no_secret(self, address):
+        assert require_secret(address, None) != SECRET
+        assert require_secret(address, SECRET) == SECRET
 
     @pytest.mark.parametrize("address", ["10.0.0.1", "0.0.0.0", "::", "192.168.1.7", "2001:db8::1"])
-    def test_elsewhere_it_is_asked_for(self, address):
+    def test_other_addresses_need_a_secret(self, address):
         with pytest.raises(UsageError, match="--secret-file"):
-            secret_for(address, None)
-        assert secret_for(address, SECRET) == SECRET
+            require_secret(address, None)
+        assert require_secret(address, SECRET) == SECRET
 
-    def test_no_worker_is_told(self, monkeypatch):
+    def test_workers_do_not_get_the_secret(self, monkeypatch):
         monkeypatch.setenv(SECRET_VARIABLE, "from the environment")
         assert SECRET_VARIABLE not in worker_environment(RunSpec(workload="w"))

@@ -1,4 +1,4 @@
-"""Frames over real pipes and sockets: whatever the other side does, there is a message, None, or a reason."""
+"""Tests of frames over real pipes and sockets: whatever the peer does, the result is a message, None, or a reason."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rigdyno.launchers._nodes import streams
-from rigdyno.launchers._nodes.calls import GREETING, MOST_CHATTER_BYTES, CalledStream
-from rigdyno.launchers._nodes.streams import MOST_BYTES, Disconnected, Frames
+from rigdyno.launchers.nodes import streams
+from rigdyno.launchers.nodes.calls import GREETING, MOST_CHATTER_BYTES, CalledStream
+from rigdyno.launchers.nodes.streams import MOST_BYTES, Disconnected, Frames
 
 
 @pytest.fixture
 def pair():
-    """Our end, and the bare descriptor of the other one."""
+    """Return our end, and the bare socket of the other end."""
     ours, theirs = socket.socketpair()
     descriptor = ours.detach()
     frames = Frames(descriptor, descriptor)
@@ -33,7 +33,7 @@ def framed(content):
 
 @given(contents=st.lists(st.binary(max_size=300), max_size=8), cut=st.integers(1, 40))
 @settings(deadline=None)
-def test_messages_come_out_as_they_went_in_however_they_are_cut(contents, cut):
+def test_messages_are_received_intact_however_they_are_split(contents, cut):
     ours, theirs = socket.socketpair()
     with theirs:
         descriptor = ours.detach()
@@ -46,17 +46,17 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(contents, cut):
         frames.close()
 
 
-def test_there_and_back_through_pipes_even_if_large():
+def test_a_large_message_goes_through_pipes():
     reading, writing = os.pipe()
     frames = Frames(reading, writing)
     content = os.urandom(30_000)
     frames.send(content)
     assert frames.receive(1.0) == content
     frames.close()
-    frames.close()  # closing twice closes nobody else's descriptor
+    frames.close()  # closing twice must not close another descriptor
 
 
-def test_half_a_message_is_none_and_then_the_end_is_said(pair):
+def test_half_a_message_is_none_and_then_disconnected(pair):
     frames, other = pair
     other.sendall(framed(b"hello")[:-2])
     assert frames.receive(0.05) is None
@@ -75,14 +75,14 @@ def test_a_message_that_is_too_long_is_refused_before_it_is_read(pair):
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1ab"])
-def test_what_is_no_message_of_ours(pair, noise):
+def test_a_foreign_protocol_is_refused(pair, noise):
     frames, other = pair
     other.sendall(noise + bytes(20))
     with pytest.raises(Disconnected):
         frames.receive(1.0)
 
 
-def test_somebody_who_never_reads_is_given_up(pair, monkeypatch):
+def test_a_peer_that_never_reads_is_given_up(pair, monkeypatch):
     monkeypatch.setattr(streams, "SEND_SECONDS", 0.1)
     frames, _ = pair
     with pytest.raises(Disconnected, match=r"takes nothing for 0.1 s"):
@@ -91,7 +91,7 @@ def test_somebody_who_never_reads_is_given_up(pair, monkeypatch):
 
 @contextmanager
 def called(before):
-    """A stream to a shell that has printed something, and the shell's end."""
+    """Give a stream to a shell that has printed something, and the shell's end."""
     ours, theirs = socket.socketpair()
     with theirs:
         descriptor = ours.detach()
@@ -101,14 +101,14 @@ def called(before):
         stream.close()
 
 
-def test_what_a_login_shell_prints_first_is_left_out():
+def test_output_of_a_login_shell_is_skipped():
     with called(b"Welcome to cluster\xff!\nlast login: never" + GREETING + framed(b"hello")) as (stream, other):
         assert stream.receive(1.0) == b"hello"
         other.sendall(framed(GREETING))  # after the first one it is a message like any other
         assert stream.receive(1.0) == GREETING
 
 
-def test_a_shell_that_never_comes_to_the_point():
+def test_a_shell_that_only_prints_is_given_up():
     with called(b"no such file or directory\n") as (stream, other):
         assert stream.receive(0.05) is None
         other.sendall(bytes(MOST_CHATTER_BYTES + 1))

@@ -1,4 +1,4 @@
-"""From a request to cells: order, options, refusals, names."""
+"""A request becomes cells: their order, options, refusals and names."""
 
 import re
 from pathlib import Path
@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rigdyno import catalogue
+from rigdyno.base.errors import BadValue, UnknownName, UsageError
 from rigdyno.contracts import Unavailable, Wanted
-from rigdyno.errors import BadValue, UnknownName, UsageError
 from rigdyno.plan import cells
-from rigdyno.plan.budget import fitted, is_too_short, with_needs
-from rigdyno.plan.build import configured, converted
-from rigdyno.plan.cells import _slug
+from rigdyno.plan.budget import fit_into_budget, is_too_short, with_needs
+from rigdyno.plan.build import build_entry, convert_option
+from rigdyno.plan.cells import _make_slug
 from rigdyno.plan.expand import expand, plan_name
-from rigdyno.plan.load import Request
-from rigdyno.plan.preflight import Resources, disk_bytes, free_disk_bytes, look, what_would_fit
+from rigdyno.plan.request import Request
+from rigdyno.plan.resources import Resources, disk_bytes, free_disk_bytes, read_resources, what_would_fit
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.system import Accelerator, Limits
 from rigdyno.workloads.tensor_add import TensorAdd
@@ -60,7 +60,7 @@ def test_repeats_of_a_suite_go_round_by_round_where_only_some_repeat():
     assert plan.suite == "device"
 
 
-def test_text_becomes_what_the_option_is():
+def test_text_is_converted_to_the_type_of_the_option():
     plan = expanded(options={"size": "64", "variant": "corrected"}, text_keys=("size", "variant"))
     assert options_of(plan) == [{"size": 64, "variant": "corrected"}]
 
@@ -71,25 +71,25 @@ def test_without_text_the_type_must_fit(value):
         expanded(options={"size": value})
 
 
-def test_types_from_text():
-    assert converted("12", int, "n", text=True) == 12
-    assert converted("0.5", float, "x", text=True) == 0.5
-    assert converted("true", bool, "b", text=True) is True
-    assert converted(3, float, "x") == 3.0
+def test_types_are_converted_from_text():
+    assert convert_option("12", int, "n", text=True) == 12
+    assert convert_option("0.5", float, "x", text=True) == 0.5
+    assert convert_option("true", bool, "b", text=True) is True
+    assert convert_option(3, float, "x") == 3.0
     for value, wanted, says in (
         ("x", int, "a whole number"),
         ("x", float, "a number"),
         ("maybe", bool, "true or false"),
     ):
         with pytest.raises(BadValue, match=f"n must be {says}, not '{value}'"):
-            converted(value, wanted, "n", text=True)
+            convert_option(value, wanted, "n", text=True)
     with pytest.raises(BadValue, match="n must be text, not 5"):
-        converted(5, str, "n")
+        convert_option(5, str, "n")
 
 
-def test_an_option_that_is_not_there():
+def test_an_unknown_option_is_refused():
     with pytest.raises(UnknownName, match="no option of tensor_add named 'sise'; did you mean 'size'"):
-        configured(TensorAdd, "tensor_add", {"sise": 1})
+        build_entry(TensorAdd, "tensor_add", {"sise": 1})
 
 
 def test_a_suite_hands_options_to_the_workloads_that_have_them():
@@ -108,14 +108,14 @@ def test_a_soak_ends_with_the_clock():
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("", "what shall be run?"),
+        ("", "name what to run"),
         ("train.py", "which function of train.py? try train.py:step"),
         ("tensor_ad", "no suite or workload named 'tensor_ad'; did you mean 'tensor_add'?"),
         ("_function", "no suite or workload named '_function'"),
         ("../workloads/tensor_add", "no suite or workload named"),
     ],
 )
-def test_targets_that_are_not_there(target, says):
+def test_unknown_targets_are_refused(target, says):
     with pytest.raises(UsageError, match=re.escape(says)):
         expanded(target=target)
 
@@ -128,19 +128,19 @@ def test_targets_that_are_not_there(target, says):
         ("mps:0", "no mps device here"),
     ],
 )
-def test_a_device_that_is_not_here(device, says):
+def test_a_missing_device_is_refused(device, says):
     with pytest.raises(BadValue, match=f"tensor_add: {says}"):
         expanded(device=device)
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "cuda:-1", "cuda:x", "cuda:²"])
-def test_a_card_that_is_not_here(device):
+def test_a_missing_gpu_number_is_refused(device):
     with pytest.raises(BadValue, match=f"no device {device}: there are 1, counted from 0"):
         expanded(a_system(accelerators=(CARD,)), device=device)
 
 
 @pytest.mark.parametrize(("kind", "device"), [("cuda", "cuda"), ("cuda", "cuda:0"), ("rocm", "cuda"), ("xpu", "xpu")])
-def test_a_card_that_is_here(kind, device):
+def test_an_existing_gpu_number_is_accepted(kind, device):
     card = Accelerator(kind=kind, name="card")
     (cell,) = expanded(a_system(accelerators=(card,)), device=device).cells
     assert cell.refusal is None
@@ -175,20 +175,20 @@ def test_a_size_that_does_not_fit_says_what_would():
         expanded(options={"size": 10**6}, resources=Resources(available_bytes=8 * 10**9))
 
 
-def test_memory_and_disk_that_are_left(tmp_path, monkeypatch):
+def test_free_memory_and_disk_are_read(tmp_path, monkeypatch):
     assert Resources(available_bytes=5).refusal(None) is None
     assert Resources(available_bytes=5).refusal(5) is None
     assert Resources(available_bytes=-5).refusal(6) == "needs 6.00 B of memory, 0 B are free"
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 7_000})())
-    assert look(a_system(memory_bytes=10_000)).available_bytes == 6_500
-    assert look(a_system(memory_bytes=10_000, limits=Limits(memory_bytes=3_000))).available_bytes == 3_000
+    assert read_resources(a_system(memory_bytes=10_000)).available_bytes == 6_500
+    assert read_resources(a_system(memory_bytes=10_000, limits=Limits(memory_bytes=3_000))).available_bytes == 3_000
     assert disk_bytes(10.0, 3) == 400_000 + 90_000
     assert free_disk_bytes(tmp_path / "not" / "yet") > 0
 
 
-def test_what_an_extra_would_add_is_said(monkeypatch):
+def test_a_missing_extra_is_named(monkeypatch):
     lacking = Unavailable("torch is not installed", "pip install torch")
-    monkeypatch.setattr(catalogue, "missing", lambda _requirements: lacking)
+    monkeypatch.setattr(catalogue, "find_missing", lambda _requirements: lacking)
     with pytest.raises(BadValue, match="can't run: torch is not installed; try pip install torch"):
         expanded()
 
@@ -202,29 +202,29 @@ START = TensorAdd(size=1).start_seconds()
 
 def test_a_budget_scales_all_cells_by_one_factor():
     """Two cells of 6 s and one of 3 s twice: 18 s asked. Half of that, and four starts, is the budget."""
-    cells = fitted([wanted(6), wanted(6), wanted(3, repeat=2)], 9 + 4 * START)
+    cells = fit_into_budget([wanted(6), wanted(6), wanted(3, repeat=2)], 9 + 4 * START)
     assert [(cell.spec.budget.seconds, cell.repeat) for cell in cells] == [(3, 1), (3, 1), (1.5, 2)]
 
 
 def test_a_larger_budget_lengthens():
-    (cell,) = fitted([wanted(6)], 60 + START)
+    (cell,) = fit_into_budget([wanted(6)], 60 + START)
     assert cell.spec.budget.seconds == 60
 
 
 def test_repeats_are_given_up_before_a_cell_becomes_too_short():
     """Five repeats in 4 s would leave less than a second each."""
-    (cell,) = fitted([wanted(6, repeat=5)], 4 + START)
+    (cell,) = fit_into_budget([wanted(6, repeat=5)], 4 + START)
     assert (cell.spec.budget.seconds, cell.repeat) == (4, 1)
 
 
 def test_repeats_are_given_up_one_by_one():
-    (cell,) = fitted([wanted(6, repeat=5)], 3 * (1.2 + START))
+    (cell,) = fit_into_budget([wanted(6, repeat=5)], 3 * (1.2 + START))
     assert (cell.spec.budget.seconds, cell.repeat) == (1.2, 3)
 
 
 def test_two_processes_are_never_what_is_left():
     """Their interval would say nothing: one is as good, and takes half of the time."""
-    (cell,) = fitted([wanted(6, repeat=5)], 2.5 * (1.2 + START))
+    (cell,) = fit_into_budget([wanted(6, repeat=5)], 2.5 * (1.2 + START))
     assert cell.repeat == 1
 
 
@@ -239,14 +239,14 @@ NEEDED = 15 * SLOW.step_seconds("cpu")
 
 
 def test_every_cell_gets_what_a_verdict_needs_before_others_get_what_they_asked_for():
-    cells = fitted([wanted(20), slow(2)], START + SLOW.start_seconds() + NEEDED + 5)
+    cells = fit_into_budget([wanted(20), slow(2)], START + SLOW.start_seconds() + NEEDED + 5)
     assert [cell.spec.budget.seconds for cell in cells] == pytest.approx([5, NEEDED], abs=0.02)
     assert not any(is_too_short(cell.spec) for cell in cells)
 
 
 def test_the_dearest_gives_up_its_repeats_first():
     budget = 3 * (START + 1) + SLOW.start_seconds() + NEEDED + 1
-    cells = fitted([wanted(3, repeat=3), slow(3, repeat=3)], budget)
+    cells = fit_into_budget([wanted(3, repeat=3), slow(3, repeat=3)], budget)
     assert [cell.repeat for cell in cells] == [3, 1]
 
 
@@ -276,7 +276,7 @@ def test_what_will_be_suspect_is_said_beforehand_with_what_would_settle_it():
 
 def test_where_not_all_fits_only_the_neediest_goes_without():
     budget = 2 * START + SLOW.start_seconds() + 3 * 1.0 + 2
-    cells = fitted([wanted(2), slow(2), wanted(2)], budget)
+    cells = fit_into_budget([wanted(2), slow(2), wanted(2)], budget)
     assert [is_too_short(cell.spec) for cell in cells] == [False, True, False]
 
 
@@ -288,7 +288,7 @@ def test_where_not_all_fits_only_the_neediest_goes_without():
         {"target": "scaling", "full": True, "ranks": 2, "budget_seconds": 300.0},
     ],
 )
-def test_the_budget_that_is_recommended_does(asked):
+def test_the_recommended_budget_is_sufficient(asked):
     plan = expanded(**asked)
     settling = float(re.search(r"--budget (\d+)s", plan.foreseen)[1])
     assert expanded(**{**asked, "budget_seconds": settling}).foreseen is None
@@ -308,7 +308,7 @@ def test_the_noise_takes_a_tenth_of_what_will_run():
 
 def test_repeats_that_were_asked_for_are_kept_or_refused():
     with pytest.raises(BadValue, match="too short"):
-        fitted([wanted(6, repeat=5)], 4 + START, keep_repeats=True)
+        fit_into_budget([wanted(6, repeat=5)], 4 + START, keep_repeats=True)
     with pytest.raises(BadValue, match="too short"):
         expanded(repeat=5, budget_seconds=4.0 + START)
 
@@ -331,7 +331,7 @@ def test_a_soak_can_be_repeated():
 
 def test_a_budget_that_nothing_fits_says_the_least():
     with pytest.raises(BadValue, match=r"a budget of 2\.0 s is too short: this takes at least"):
-        fitted([wanted(6), wanted(6)], 2)
+        fit_into_budget([wanted(6), wanted(6)], 2)
 
 
 def test_a_users_function_gets_what_looks_like_a_number(tmp_path):
@@ -355,10 +355,10 @@ def test_what_a_record_could_not_hold_is_refused(tmp_path, value):
 
 @settings(max_examples=50)
 @given(file=st.text(max_size=20), function=st.text(max_size=90), value=st.text(max_size=20))
-def test_folder_names_are_names(file, function, value):
+def test_plan_names_are_valid_folder_names(file, function, value):
     """Whatever a user calls a file, a function or an option's value."""
     target = f"{file}.py:{function}"
-    cell = f"01-{_slug(RunSpec(workload=target, options={'x': value}))}"
+    cell = f"01-{_make_slug(RunSpec(workload=target, options={'x': value}))}"
     for name in (cell, plan_name(target)):
         assert re.fullmatch(r"[A-Za-z0-9._-]{1,90}", name)
         assert Path(name).name == name
@@ -396,7 +396,7 @@ class TestRanks:
         assert (alone.spec.arrangement, alone.spec.launcher, alone.spec.threads) == ("single", "process", None)
         assert cell.memory_bytes == 2 * alone.memory_bytes
 
-    def test_what_is_about_several_ranks_takes_all_that_fit(self):
+    def test_an_arrangement_of_several_ranks_takes_all_that_fit(self):
         [cell] = expanded(target="allreduce").cells
         assert (cell.spec.arrangement, cell.spec.world_size) == ("ddp", a_system().cpu.usable_cores)
 
@@ -446,7 +446,7 @@ class TestLaunchers:
             ({"launcher": "slurm", "ranks": 1}, "add --threads"),
         ],
     )
-    def test_one_that_can_not_start_this_is_refused(self, fields, words):
+    def test_a_launcher_that_can_not_start_the_cell_is_refused(self, fields, words):
         with pytest.raises(UsageError) as refusal:
             expanded(target="resnet50", **fields)
         assert words in str(refusal.value)
@@ -473,7 +473,7 @@ class TestAsLargeAsFits:
         assert cell.memory_bytes == 2 * 10**9
         assert cell.name == "01-mnist_cnn-largest"
 
-    def test_with_other_options_swept(self):
+    def test_a_search_is_combined_with_a_sweep_of_other_options(self):
         plan = expanded(
             target="mnist_cnn",
             options={"batch_size": "largest"},
@@ -487,14 +487,14 @@ class TestAsLargeAsFits:
         [
             (
                 {"options": {"size": "largest"}},
-                "size=largest needs to know what may be filled; add --memory",
+                "size=largest needs a memory limit; add --memory",
                 "set.size",
             ),
-            ({"memory_bytes": 10**9}, "--memory is what an option set to 'largest' may fill", "memory"),
+            ({"memory_bytes": 10**9}, "--memory limits an option set to 'largest'", "memory"),
             ({"options": {"variant": "largest"}, "memory_bytes": 10**9}, "variant must be one of", "set.variant"),
         ],
     )
-    def test_what_makes_no_sense(self, fields, said, key):
+    def test_a_search_that_makes_no_sense_is_refused(self, fields, said, key):
         with pytest.raises(UsageError, match=re.escape(said)) as caught:
             expanded(**fields)
         assert caught.value.key == key

@@ -1,4 +1,4 @@
-"""What is planned together is of one framework; each refusal says what, and what to try."""
+"""All parts of a cell must be of one framework; each refusal names the parts and what to try."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ import pytest
 from rigdyno import catalogue
 from rigdyno.plan.build import arrangement_of_ranks
 from rigdyno.plan.cells import refusal_of
-from rigdyno.plan.preflight import Resources
+from rigdyno.plan.resources import Resources
 from rigdyno.schema.spec import RunSpec
 from rigdyno.workloads.mnist_cnn import MnistCnn
 from rigdyno.workloads.tensor_add import TensorAdd
@@ -62,18 +62,18 @@ def test_an_arrangement_of_another_framework_is_refused():
         assert refused(TWO, workload) == words
 
 
-def test_any_goes_with_all():
+def test_a_part_for_any_framework_goes_with_all():
     assert refused(ALONE, OfAny()) is None
     assert refused(TWO, OfAny()) is None
     assert refused(TWO, MnistCnn()) is None
 
 
-def test_a_framework_that_nobody_knows_is_refused():
+def test_an_unknown_framework_is_refused():
     words = "this workload needs the framework 'other', which is not installed; docs/adding.md tells how to add one"
     assert refused(ALONE, Repeated()) == words
 
 
-def test_ranks_that_nobody_chose_an_arrangement_for_get_the_librarys_own():
+def test_ranks_get_the_default_arrangement_of_their_framework():
     found = {name: arrangement_of_ranks(name) for name in ("mnist_cnn", "mnist_cnn_tensorflow", "idle", "allreduce")}
     assert found == {
         "mnist_cnn": "ddp", "mnist_cnn_tensorflow": "multiworker", "idle": "ddp", "allreduce": "ddp",

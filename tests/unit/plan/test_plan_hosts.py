@@ -2,7 +2,7 @@
 
 import pytest
 
-from rigdyno.errors import BadValue
+from rigdyno.base.errors import BadValue
 from rigdyno.plan.values import read_hosts
 
 
@@ -23,7 +23,7 @@ def test_a_list_and_a_file_say_the_same(tmp_path):
         ("", "at least one other"),
     ],
 )
-def test_what_is_no_list_of_hosts(text, words):
+def test_an_invalid_list_of_hosts_is_refused(text, words):
     with pytest.raises(BadValue) as refusal:
         read_hosts(text)
     assert words in str(refusal.value)

@@ -3,12 +3,12 @@
 import pytest
 
 from rigdyno import catalogue
+from rigdyno.plan.baselines import LEAST_MEASURED_SECONDS, PAIRS, cheapest, noise_plan
 from rigdyno.plan.budget import LEAST_SECONDS, start_seconds
 from rigdyno.plan.expand import expand
-from rigdyno.plan.load import Request
-from rigdyno.plan.noise import LEAST_MEASURED_SECONDS, PAIRS, cheapest, noise_plan
 from rigdyno.plan.pairs import MOST_MEASURED_SECONDS
-from rigdyno.plan.preflight import Resources
+from rigdyno.plan.request import Request
+from rigdyno.plan.resources import Resources
 from rigdyno.schema.spec import Budget, Cell, RunSpec
 from support import a_system
 
@@ -36,13 +36,13 @@ def halves(plan):
 
 class TestShare:
     @pytest.mark.parametrize("run_seconds", [200.0, 600.0, 3600.0, 86400.0])
-    def test_at_most_a_tenth_of_the_time(self, run_seconds):
+    def test_pairs_take_at_most_a_tenth_of_the_time(self, run_seconds):
         noise = noise_plan([a_cell()], run_seconds, PLENTY)
         assert 0 < noise.seconds <= 0.1 * run_seconds
         assert noise.duel.budget_seconds == pytest.approx(0.1 * run_seconds)
         assert LEAST_MEASURED_SECONDS <= noise.cells[0].spec.budget.seconds <= MOST_MEASURED_SECONDS
 
-    def test_at_least_four_pairs_or_the_reason(self):
+    def test_there_are_at_least_four_pairs_or_a_reason(self):
         assert PAIRS >= 4
         for run_seconds in range(5, 400, 5):
             noise = noise_plan([a_cell()], float(run_seconds), PLENTY)
@@ -54,7 +54,7 @@ class TestShare:
                 assert "a larger --budget measures it" in noise.missing
         assert noise.cells
 
-    def test_both_arms_are_the_very_same(self):
+    def test_both_arms_have_the_same_configuration(self):
         noise = noise_plan([a_cell(options={}, seed=3, threads=2)], 600.0, PLENTY)
         assert noise.duel.self_duel
         assert noise.duel.names == ("launch_latency", "launch_latency")
@@ -63,25 +63,25 @@ class TestShare:
 
 
 class TestWhich:
-    def test_the_one_that_starts_quickest(self):
+    def test_the_cell_that_starts_fastest_is_chosen(self):
         cells = [a_cell("mnist_cnn"), a_cell("launch_latency"), a_cell("memory_bandwidth")]
         starts = {cell.name: catalogue.load("workload", cell.name)().start_seconds() for cell in cells}
         assert starts[cheapest(cells).name] == min(starts.values())
 
-    def test_of_those_the_smallest(self):
+    def test_the_smallest_of_equally_fast_cells_is_chosen(self):
         small, large = a_cell(memory_bytes=10), a_cell(memory_bytes=1000)
         assert cheapest([large, small]) is small
 
     @pytest.mark.parametrize("unfit", [{"launcher": "inline"}, {"launcher": "own_loop"}, {"world_size": 2}])
-    def test_never_one_that_cannot_take_turns(self, unfit):
+    def test_a_cell_that_cannot_take_turns_is_never_chosen(self, unfit):
         fit, other = a_cell("mnist_cnn", memory_bytes=10**9), a_cell(**unfit)
         assert cheapest([other, fit]) is fit
-        assert noise_plan([other], 600.0, PLENTY).missing == "no cell of this run can be held against itself"
+        assert noise_plan([other], 600.0, PLENTY).missing == "no cell of this run can be compared with itself"
 
-    def test_never_one_that_is_refused(self):
+    def test_a_refused_cell_is_never_chosen(self):
         noise = noise_plan([a_cell(refusal="no such device")], 600.0, PLENTY)
         assert noise.cells == ()
-        assert noise.missing == "no cell of this run can be held against itself"
+        assert noise.missing == "no cell of this run can be compared with itself"
 
     def test_twice_the_cell_must_fit(self):
         noise = noise_plan([a_cell(memory_bytes=10**9)], 600.0, Resources(available_bytes=int(1.5e9)))
@@ -125,7 +125,7 @@ class TestInASuite:
         assert halves(plan)[1] == []
         assert "a larger --budget measures it" in plan.noise_missing
 
-    def test_what_is_no_suite_has_none(self):
+    def test_a_single_workload_has_no_noise_pairs(self):
         plan = planned("tensor_add")
         assert (plan.duel, plan.noise_missing) == (None, None)
         assert halves(plan)[1] == []
@@ -140,6 +140,6 @@ class TestInASuite:
 
 
 def _least_budget():
-    """Of 40 repeats: each process starts, and measures for its least second."""
+    """Each of 40 repeats starts a process, and measures for the minimum of one second."""
     cells, _ = halves(planned(repeat=40))
     return sum(start_seconds(cell.spec) + LEAST_SECONDS for cell in cells) + 0.01

@@ -4,13 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from rigdyno import catalogue
+from rigdyno.base.errors import BadValue, UnknownName
 from rigdyno.contracts import Unavailable
-from rigdyno.errors import BadValue, UnknownName
+from rigdyno.features.duel.plan import DuelRequest, arm_request, expand_duel
 from rigdyno.plan.build import update_of, workload_of
-from rigdyno.plan.duel import DuelRequest, arm_request, expand_duel
 from rigdyno.plan.expand import expand, require_sense
-from rigdyno.plan.load import Request, from_toml
-from rigdyno.plan.preflight import Resources
+from rigdyno.plan.request import Request, from_toml
+from rigdyno.plan.resources import Resources
 from rigdyno.schema.spec import RunSpec
 from rigdyno.updates.dp_fast import DpFast
 from support import a_system
@@ -24,7 +24,7 @@ def specs(request, **changes):
     return [cell.spec for cell in plan.cells]
 
 
-def test_they_reach_the_update_and_the_workload_gets_its_own():
+def test_update_options_reach_the_update_and_workload_options_the_workload():
     options = {"update.noise_multiplier": "2", "update.secure": "true", "batch_size": "32"}
     (spec,) = specs(PRIVATE, options=options, text_keys=tuple(options))
     assert spec.options == {"update.noise_multiplier": 2.0, "update.secure": True, "batch_size": 32}
@@ -32,13 +32,13 @@ def test_they_reach_the_update_and_the_workload_gets_its_own():
     assert workload_of(spec).batch_size == 32
 
 
-def test_the_others_are_recorded_as_they_were():
+def test_options_that_are_not_set_are_recorded_with_their_defaults():
     (spec,) = specs(PRIVATE, options={"update.delta": 1e-6})
     assert spec.resolved["update.delta"] == 1e-6
     assert spec.resolved["update.max_grad_norm"] == DpFast().max_grad_norm
 
 
-def test_they_can_be_swept():
+def test_update_options_can_be_swept():
     swept = specs(PRIVATE, sweep={"update.noise_multiplier": (0.5, 1.0)})
     assert [update_of(spec).noise_multiplier for spec in swept] == [0.5, 1.0]
     assert len({spec.key() for spec in swept}) == 2
@@ -64,12 +64,12 @@ def test_keys_of_ordinary_training_are_those_of_stored_runs():
         ({"target": "device", "update": "plain", "options": {"update.delta": 1e-5}}, "no option in suite device"),
     ],
 )
-def test_unknown_ones(changes, words):
+def test_unknown_update_options_are_refused(changes, words):
     with pytest.raises(UnknownName, match=words):
         specs(PRIVATE, **changes)
 
 
-def test_wrong_ones_are_refused_before_a_look_at_the_machine():
+def test_wrong_update_options_are_refused_before_the_machine_is_inspected():
     with pytest.raises(BadValue, match=r"update\.delta must be a number, not 'small'"):
         require_sense(replace(PRIVATE, options={"update.delta": "small"}))
     with pytest.raises(BadValue, match=r"update\.noise_multiplier must be a number above 0, not -1\.0"):
@@ -77,13 +77,13 @@ def test_wrong_ones_are_refused_before_a_look_at_the_machine():
 
 
 @pytest.mark.parametrize("key", ['"update.delta"', "update.delta"])
-def test_a_plan_file_has_them_with_quotes_and_without_and_errors_name_the_line(tmp_path, key):
+def test_a_plan_file_takes_update_options_and_errors_name_the_line(tmp_path, key):
     plan = tmp_path / "plan.toml"
     plan.write_text(f'target = "mnist_cnn"\nupdate = "dp_fast"\n[set]\n{key} = 1e-6\n')
     (spec,) = specs(from_toml(plan))
     assert spec.options == {"update.delta": 1e-6}
     plan.write_text(plan.read_text().replace("1e-6", "2.0"))
-    with pytest.raises(BadValue, match=r"plan\.toml:4: update\.delta must lie between 0 and 1, not at 2\.0"):
+    with pytest.raises(BadValue, match=r"plan\.toml:4: update\.delta must be between 0 and 1, not 2\.0"):
         specs(from_toml(plan))
 
 
@@ -92,19 +92,19 @@ def test_a_plan_file_has_them_with_quotes_and_without_and_errors_name_the_line(t
     ["[set.update]\n\ndelta = 2.0\n", "[set]\n\nupdate = { delta = 2.0 }\n", "\n\nset.update.delta = 2.0\n"],
     ids=["a table in it", "in one line", "dots"],
 )
-def test_lines_of_every_way_to_write_it(tmp_path, text):
+def test_the_line_of_an_option_is_found_in_every_notation(tmp_path, text):
     plan = tmp_path / "plan.toml"
     plan.write_text(f'target = "mnist_cnn"\nupdate = "dp_fast"\n{text}')
-    with pytest.raises(BadValue, match=r"plan\.toml:5: update\.delta must lie between"):
+    with pytest.raises(BadValue, match=r"plan\.toml:5: update\.delta must be between"):
         specs(from_toml(plan))
 
 
-def test_what_trains_nothing_has_no_use_for_an_update():
+def test_an_update_is_refused_for_a_workload_that_trains_nothing():
     with pytest.raises(BadValue, match="changes how a model is trained, and this workload trains none"):
         specs(Request(target="tensor_add", update="dp_fast"))
 
 
-def test_arms_of_a_duel_have_their_own():
+def test_arms_of_a_duel_have_their_own_update_options():
     common = Request(target="mnist_cnn", options={"update.noise_multiplier": 2.0})
     arms = [
         arm_request(common, {"update": "dp_fast", "update.secure": "true"}, "--a", text=True),
@@ -134,7 +134,7 @@ def test_a_missing_package_answers_with_the_command_that_adds_it(update, extra, 
         lacking = [each for each in requirements if each.extra is not None]
         return Unavailable(f"{lacking[0].module} is not installed", f"rigdyno[{lacking[0].extra}]") if lacking else None
 
-    monkeypatch.setattr(catalogue, "missing", missing)
+    monkeypatch.setattr(catalogue, "find_missing", missing)
     with pytest.raises(BadValue, match=rf"update {update} can't run: .* is not installed; try rigdyno\[{extra}\]"):
         specs(PRIVATE, update=update)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rigdyno.errors import RigdynoError, UnknownName, UsageError
+from rigdyno.base.errors import RigdynoError, UnknownName, UsageError
 from rigdyno.plan.user_file import require_function
 
 
@@ -42,7 +42,7 @@ def file(tmp_path):
         "raise SystemExit('it was run')\ndef step(): pass",
     ],
 )
-def test_it_is_found(file, text):
+def test_a_function_is_found(file, text):
     require_function(f"{file(text)}:step")
 
 
@@ -56,7 +56,7 @@ def test_it_is_found(file, text):
         ("", "there is none"),
     ],
 )
-def test_it_is_not_found(file, text, says):
+def test_a_missing_function_is_not_found(file, text, says):
     path = file(text)
     with pytest.raises(UnknownName, match=re.escape(says)) as raised:
         require_function(f"{path}:step")
@@ -74,13 +74,13 @@ def test_it_is_not_found(file, text, says):
         ("x = " + "(" * 300, "is not Python: "),
     ],
 )
-def test_what_is_no_python_is_one_line(file, content, says):
+def test_invalid_python_is_reported_in_one_line(file, content, says):
     with pytest.raises(UsageError, match=re.escape(says)) as raised:
         require_function(f"{file(content)}:step")
     assert "None" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(UsageError, match=r"no file .*none\.py here"):
         require_function(f"{tmp_path}/none.py:step")
     (tmp_path / "folder.py").mkdir()
@@ -92,7 +92,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 @settings(deadline=None, max_examples=60)
 @given(content=st.binary(max_size=80) | st.text(alphabet="def step():\n =(1,'", max_size=40).map(str.encode))
-def test_any_bytes(tmp_path_factory, content):
+def test_any_bytes_are_accepted_or_refused_as_usage_error(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("any") / "x.py"
     path.write_bytes(content)
     try:
@@ -113,7 +113,7 @@ def wrapped(): pass
 
 
 @pytest.mark.parametrize(("function", "given"), [("step", {"batch", "depth"}), ("anything", {"x"}), ("wrapped", {"x"})])
-def test_arguments_that_a_function_takes_or_may_take(tmp_path, function, given):
+def test_arguments_that_a_function_may_take_are_accepted(tmp_path, function, given):
     (tmp_path / "train.py").write_text(STEPS)
     require_function(f"{tmp_path}/train.py:{function}", given)
 

@@ -1,4 +1,4 @@
-"""Probes that hang are given up as soon as they do: no test waits for a time limit to pass."""
+"""Fixtures that give up on a hanging probe as soon as it hangs: no test waits for a time limit."""
 
 import queue
 import threading
@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rigdyno.probes import _meters, _rounds
-from rigdyno.threads import Worker
+from rigdyno.base.threads import WorkerThread
+from rigdyno.probes.common import probe_set
 
 
 class Hang:
-    """A call that blocks until `let_go`, and tells who waits for it that its time is up."""
+    """A call that blocks until `let_go`, and signals that it has begun."""
 
     def __init__(self):
         self.begun, self._released = threading.Event(), threading.Event()
@@ -27,7 +27,7 @@ class Hang:
 
 @pytest.fixture
 def hang(monkeypatch):
-    """A call that hangs. A round of readings is given up once it has begun; all others are waited for."""
+    """Return a call that hangs. A round of readings is given up once this call has begun; all others are waited for."""
     hang = Hang()
 
     class UntilItHangs(queue.SimpleQueue):
@@ -40,24 +40,24 @@ def hang(monkeypatch):
                         hang.begun.clear()
                         raise
 
-    monkeypatch.setattr(_rounds, "queue", SimpleNamespace(SimpleQueue=UntilItHangs, Empty=queue.Empty))
+    monkeypatch.setattr(probe_set, "queue", SimpleNamespace(SimpleQueue=UntilItHangs, Empty=queue.Empty))
     yield hang
     hang.let_go()
 
 
 @pytest.fixture
 def give_up_on(monkeypatch):
-    """A function that makes one probe late with opening, by its name; the others get all the time they need."""
+    """Return a function that makes the probe of this name too late to open; the others get all the time they need."""
 
     def give_up(name):
-        class Late(Worker):
+        class Late(WorkerThread):
             def __init__(self, thread_name):
                 super().__init__(thread_name)
                 self._is_late = thread_name == f"probe {name}"
 
-            def answer(self, seconds):
-                return None if self._is_late else super().answer(seconds)
+            def wait_for_result(self, seconds):
+                return None if self._is_late else super().wait_for_result(seconds)
 
-        monkeypatch.setattr(_meters, "Worker", Late)
+        monkeypatch.setattr(probe_set, "WorkerThread", Late)
 
     return give_up

@@ -1,5 +1,5 @@
-"""Lines of tegrastats. One is a recording of a real board; the others are written after NVIDIA's documentation and the
-formats that its versions are known to print, with figures of our own."""
+"""Lines of tegrastats. One was recorded on a real board; the others follow NVIDIA's documentation and the formats that
+its versions are known to print, with made-up figures."""
 
 # Recorded on a Jetson Nano, JetPack 4.
 NANO_IDLE = (

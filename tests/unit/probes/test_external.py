@@ -1,4 +1,4 @@
-"""Commands that print watts: one line of configuration, followed without waiting, ended with whoever reads them."""
+"""Tests of commands that print watts: configuration, reading without waiting, and their end with the reader."""
 
 import math
 import subprocess
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driving import is_alive, until
-from rigdyno.errors import BadValue
-from rigdyno.probes.external import External, configured, watts_in
+from rigdyno.base.errors import BadValue
+from rigdyno.probes.external import External, parse_watts, read_meter_config
 from support import ManualClock
 
 
@@ -40,8 +40,8 @@ def command(tmp_path, name, *lines):
         ("", None),
     ],
 )
-def test_the_first_number_of_a_line(text, watts):
-    assert watts_in(text) == (None if watts is None else pytest.approx(watts))
+def test_the_first_number_of_a_line_is_taken(text, watts):
+    assert parse_watts(text) == (None if watts is None else pytest.approx(watts))
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,19 @@ def test_the_first_number_of_a_line(text, watts):
         ("[1]", "x", None),
     ],
 )
-def test_a_path_into_json(text, path, watts):
-    assert watts_in(text, path) == watts
+def test_a_path_finds_the_number_in_json(text, path, watts):
+    assert parse_watts(text, path) == watts
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.text(max_size=60), st.text(max_size=10))
-def test_no_text_breaks_it(text, path):
-    found = watts_in(text, path)
+def test_any_text_parses_without_an_error(text, path):
+    found = parse_watts(text, path)
     assert found is None or isinstance(found, float)
 
 
-def test_one_line_of_configuration_and_all_of_it(tmp_path):
-    meters = configured(
+def test_a_meter_may_be_a_string_or_a_table(tmp_path):
+    meters = read_meter_config(
         config(
             tmp_path,
             'meters.plug = "watts --follow"\n'
@@ -83,7 +83,7 @@ def test_one_line_of_configuration_and_all_of_it(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("meters = 3", "a meter has a name"),
+        ("meters = 3", "a meter needs a name"),
         ("meters.plug = 3", "config.toml:1: meters.plug"),
         ('meters.plug = ""', "the command is empty"),
         ('meters.plug = "a \'b"', "No closing quotation"),
@@ -93,14 +93,14 @@ def test_one_line_of_configuration_and_all_of_it(tmp_path):
         ("meters.plug = ", "config.toml"),
     ],
 )
-def test_a_slip_in_it_is_one_line_with_the_place(tmp_path, text, words):
+def test_a_mistake_in_the_configuration_is_one_line_with_its_place(tmp_path, text, words):
     path = config(tmp_path, text)
     with pytest.raises(BadValue, match=words):
-        configured(path)
+        read_meter_config(path)
     assert words in External(config=path).availability().reason
 
 
-def test_no_configuration_says_what_to_add(tmp_path):
+def test_a_missing_configuration_says_what_to_add(tmp_path):
     path = tmp_path / "config.toml"
     unavailable = External(config=path).availability()
     assert unavailable.fix == f'add to {path}: meters.plug = "COMMAND THAT PRINTS WATTS"'
@@ -108,7 +108,7 @@ def test_no_configuration_says_what_to_add(tmp_path):
     assert "no command 'no-such-command-here'" in External(config=path).availability().reason
 
 
-def test_a_command_that_goes_on_is_kept_open(tmp_path):
+def test_a_command_that_keeps_printing_is_kept_open(tmp_path):
     starts = tmp_path / "starts"
     go = tmp_path / "go"
     text = command(
@@ -148,7 +148,7 @@ def test_a_command_that_ends_is_run_again(tmp_path):
         probe.close()
 
 
-def test_a_command_that_fails_is_tried_ever_more_rarely(tmp_path):
+def test_a_failing_command_is_tried_less_and_less_often(tmp_path):
     clock, count = ManualClock(), tmp_path / "count"
     text = command(tmp_path, "bad", f"open({str(count)!r}, 'a').write('x')", "sys.exit(1)")
     probe = External(clock, config(tmp_path, f'meters.bad = "{text}"'))
@@ -156,13 +156,13 @@ def test_a_command_that_fails_is_tried_ever_more_rarely(tmp_path):
     for tries, wait in ((1, 0.0), (2, 2.0), (3, 4.0)):
         clock.advance(wait)
         until(lambda tries=tries: (probe.read(), count.exists() and len(count.read_text()) == tries)[1])
-        until(lambda: probe.read() and probe._followed[0]._reader is None)
+        until(lambda: probe.read() and probe._commands[0]._reader is None)
         assert all(math.isnan(probe.read()[0]) for _ in range(5))
         assert len(count.read_text()) == tries
     probe.close()
 
 
-def test_a_reader_that_is_killed_leaves_no_command_behind(tmp_path):
+def test_a_killed_reader_leaves_no_command_running(tmp_path):
     pid_file = tmp_path / "pid"
     text = command(tmp_path, "plug", f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))", "time.sleep(600)")
     path = config(tmp_path, f'meters.plug = "{text}"')
@@ -197,7 +197,7 @@ def test_closing_ends_what_the_command_started(tmp_path):
     until(lambda: not is_alive(int(pid_file.read_text())))
 
 
-def test_a_document_of_many_lines_is_read_when_the_command_has_ended(tmp_path):
+def test_a_document_of_many_lines_is_read_once_the_command_ends(tmp_path):
     text = command(tmp_path, "pretty", "import json", "print(json.dumps({'psu': [{'watts': 61.5}]}, indent=2))")
     line = f'meters.psu = {{ command = "{text}", json = "psu.0.watts", every = "10ms" }}'
     probe = External(config=config(tmp_path, line))
@@ -208,6 +208,6 @@ def test_a_document_of_many_lines_is_read_when_the_command_has_ended(tmp_path):
         probe.close()
 
 
-def test_a_number_beyond_all_bounds_is_infinite_and_so_nonsense():
-    assert watts_in(f'{{"w": {10**400}}}', "w") == math.inf
-    assert watts_in("9" * 400) == math.inf
+def test_a_huge_number_is_infinite():
+    assert parse_watts(f'{{"w": {10**400}}}', "w") == math.inf
+    assert parse_watts("9" * 400) == math.inf

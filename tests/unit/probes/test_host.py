@@ -1,4 +1,4 @@
-"""The host probe on a made-up /proc and /sys that the test moves on by hand."""
+"""Tests of the host probe on simulated /proc and /sys files."""
 
 import math
 import os
@@ -37,7 +37,7 @@ class Machine:
         self.process(9, faults=0, pages=10)
 
     def write(self, path, text):
-        """In place: the probe holds the file open."""
+        """Write in place: the probe keeps the file open."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -80,7 +80,7 @@ def read(probe, channels):
     return dict(zip([channel.name for channel in channels], probe.read(), strict=True))
 
 
-def test_shares_of_the_cores(machine, clock, probe):
+def test_usage_is_a_share_of_each_core(machine, clock, probe):
     channels = probe.open(lambda: [7])
     clock.sleep(0.1)
     machine.write("proc/stat", "cpu 8 0 2 5 2 0 0 3\ncpu0 8 0 2 0 0 0 0 0 0 0\ncpu1 0 0 0 5 2 0 0 3 0 0\nintr 5\n")
@@ -90,19 +90,19 @@ def test_shares_of_the_cores(machine, clock, probe):
     assert values["memory_available_bytes"] == 2000 * 1024
 
 
-def test_cores_that_the_worker_may_not_use_are_none_of_its_business(machine, clock):
+def test_cores_that_the_worker_may_not_use_are_left_out(machine, clock):
     host = Host(clock, machine.root, usable_cores={1})
     assert [channel.name for channel in host.open(lambda: [7]) if channel.name.startswith("cpu")] == ["cpu1"]
     host.close()
 
 
-def test_no_tick_is_no_share(machine, clock, probe):
+def test_usage_without_a_tick_is_nan(machine, clock, probe):
     channels = probe.open(lambda: [7])
     clock.sleep(0.001)
     assert math.isnan(read(probe, channels)["cpu0"])
 
 
-def test_the_workers_time_in_the_run_queue(machine, clock, probe):
+def test_run_queue_wait_is_summed_over_the_workers_threads(machine, clock, probe):
     machine.thread(7, 7, 5 * SECOND, 3 * SECOND, 0)  # what was before counts for nothing
     channels = probe.open(lambda: [7])
     clock.sleep(0.5)
@@ -113,8 +113,8 @@ def test_the_workers_time_in_the_run_queue(machine, clock, probe):
     assert values["run_queue_wait_share"] == pytest.approx(0.75)
 
 
-def test_the_workers_time_on_the_cores_counts_threads_that_are_not_listed_yet(machine, clock, probe):
-    """Threads are listed once a second; what a new one does before must not be taken for another tenant's."""
+def test_cpu_time_includes_threads_that_are_not_listed_yet(machine, clock, probe):
+    """Threads are listed once a second; what a new one does before must not be attributed to other processes."""
     tick = SECOND // os.sysconf("SC_CLK_TCK")
     machine.process(7, faults=1, pages=100, user_ticks=500)  # what was before counts for nothing
     channels = probe.open(lambda: [7])
@@ -124,8 +124,8 @@ def test_the_workers_time_on_the_cores_counts_threads_that_are_not_listed_yet(ma
     assert read(probe, channels)["worker_cpu_share"] == pytest.approx(1.5)
 
 
-def test_children_that_come_and_go_between_two_listings_are_the_workers(machine, clock, probe):
-    """As a data loader's processes do at every epoch."""
+def test_cpu_time_includes_children_between_two_listings(machine, clock, probe):
+    """A data loader's processes come and go like this at every epoch."""
     tick = SECOND // os.sysconf("SC_CLK_TCK")
     channels = probe.open(lambda: [7])
     clock.sleep(0.5)
@@ -133,7 +133,7 @@ def test_children_that_come_and_go_between_two_listings_are_the_workers(machine,
     assert read(probe, channels)["worker_cpu_share"] == pytest.approx(1.0)
 
 
-def test_a_child_that_ends_takes_no_time_with_it(machine, clock, probe):
+def test_cpu_time_of_an_ended_child_stays_counted(machine, clock, probe):
     tick = SECOND // os.sysconf("SC_CLK_TCK")
     machine.process(9, faults=0, pages=10, user_ticks=SECOND // tick)
     channels = probe.open(lambda: [7])
@@ -152,7 +152,7 @@ def test_pressure_is_a_share_of_the_interval(machine, clock, probe):
     assert values["psi_memory_some"] == 0
 
 
-def test_faults_memory_and_switches_of_the_whole_tree(machine, clock, probe):
+def test_faults_memory_and_switches_cover_the_whole_tree(machine, clock, probe):
     channels = probe.open(lambda: [7])
     clock.sleep(2)
     machine.process(7, faults=5, pages=200)
@@ -164,15 +164,15 @@ def test_faults_memory_and_switches_of_the_whole_tree(machine, clock, probe):
 
 
 @pytest.mark.parametrize(("state", "share"), [("T", 1), ("t", 1), ("S", 0), ("R", 0)])
-def test_a_stopped_worker(machine, clock, probe, state, share):
-    """By a signal or by a debugger, be it the child alone."""
+def test_a_stopped_worker_is_reported(machine, clock, probe, state, share):
+    """It may be stopped by a signal or by a debugger, and it may be only the child."""
     channels = probe.open(lambda: [7])
     clock.sleep(0.1)
     machine.process(9, faults=0, pages=10, state=state)
     assert read(probe, channels)["worker_stopped_share"] == share
 
 
-def test_the_workers_own_quota(machine, clock, probe):
+def test_throttling_by_the_workers_quota_is_reported(machine, clock, probe):
     machine.write("proc/7/cgroup", "0::/mine\n")
     machine.write("sys/fs/cgroup/mine/cpu.max", "50000 100000\n")
     machine.write("sys/fs/cgroup/mine/cpu.stat", "throttled_usec 0\n")
@@ -185,7 +185,7 @@ def test_the_workers_own_quota(machine, clock, probe):
 def test_new_threads_are_seen_after_a_second(machine, clock, probe):
     channels = probe.open(lambda: [7])
     machine.thread(7, 12, 0, 4 * SECOND, 0)
-    for _ in range(2):  # the first reading looks around at once, the next one a second later
+    for _ in range(2):  # the first reading lists threads at once, the next a second later
         clock.sleep(1)
         values = read(probe, channels)
     assert values["run_queue_wait_share"] == 0
@@ -194,7 +194,7 @@ def test_new_threads_are_seen_after_a_second(machine, clock, probe):
     assert read(probe, channels)["run_queue_wait_share"] == pytest.approx(1)
 
 
-def test_a_worker_that_is_not_there_is_nan_and_not_zero(machine, clock, probe):
+def test_a_missing_worker_is_nan_and_not_zero(machine, clock, probe):
     channels = probe.open(lambda: [4711])
     clock.sleep(0.1)
     values = read(probe, channels)
@@ -202,7 +202,7 @@ def test_a_worker_that_is_not_there_is_nan_and_not_zero(machine, clock, probe):
         assert math.isnan(values[name]), name
 
 
-def test_what_this_machine_lacks_is_nan(machine, clock, probe):
+def test_missing_files_are_nan(machine, clock, probe):
     (machine.root / "proc/pressure/io").unlink()
     channels = probe.open(lambda: [7])
     clock.sleep(0.1)
@@ -211,7 +211,7 @@ def test_what_this_machine_lacks_is_nan(machine, clock, probe):
         assert math.isnan(values[name]), name
 
 
-def test_clocks_from_cpufreq_and_the_hottest_sensor(machine, clock, probe):
+def test_clocks_come_from_cpufreq_and_temperature_from_the_hottest_sensor(machine, clock, probe):
     for core, khz in ((0, 2_000_000), (1, 3_000_000)):
         machine.write(f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq", f"{khz}\n")
     for zone, (kind, millidegrees) in enumerate((("CPU-therm", 40500), ("PMIC-Die", 100000), ("GPU-therm", 41000))):
@@ -227,7 +227,7 @@ def test_clocks_from_cpufreq_and_the_hottest_sensor(machine, clock, probe):
 
 
 @pytest.mark.parametrize(("flags", "known"), [("fpu aperfmperf", True), ("fpu hypervisor", False)])
-def test_the_clock_in_cpuinfo_counts_only_where_it_is_measured(machine, clock, probe, flags, known):
+def test_the_clock_in_cpuinfo_counts_only_if_it_is_measured(machine, clock, probe, flags, known):
     machine.write("proc/cpuinfo", f"cpu MHz\t\t: 2000.0\nflags\t: {flags}\n\ncpu MHz\t\t: 3000.0\nflags\t: {flags}\n")
     channels = probe.open(lambda: [7])
     clock.sleep(0.1)
@@ -235,7 +235,7 @@ def test_the_clock_in_cpuinfo_counts_only_where_it_is_measured(machine, clock, p
     assert mhz == 2500 if known else math.isnan(mhz)
 
 
-def test_a_system_without_proc(tmp_path):
+def test_a_system_without_proc_is_unavailable(tmp_path):
     unavailable = Host(root=tmp_path).availability()
     assert unavailable is not None
     assert "/proc" in unavailable.reason
@@ -249,7 +249,7 @@ def test_closing_twice_or_before_opening_is_harmless(machine, clock, probe):
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="no /proc/self/schedstat on this system")
-def test_on_this_machine():
+def test_this_machine_is_read():
     host = Host()
     channels = host.open(lambda: [os.getpid()])
     values = read(host, channels)

@@ -1,4 +1,4 @@
-"""Hardware monitors of PCs, in a folder as the kernel lays them out."""
+"""Tests of the hwmon probe, on a folder in the kernel's layout."""
 
 import math
 
@@ -23,7 +23,7 @@ def opened(root, clock=None):
     return probe, {channel.name: channel for channel in channels}
 
 
-def test_a_pc_with_an_amd_card(tmp_path):
+def test_a_pc_with_an_amd_gpu_is_read(tmp_path):
     chip(tmp_path, 0, "k10temp", temp1_input=45125, temp1_label="Tctl")
     chip(tmp_path, 1, "amdgpu", temp1_input=51000, temp1_label="edge", fan1_input=900, power1_average=35000000,
          power1_input=36000000, power1_label="PPT")  # fmt: skip
@@ -38,14 +38,14 @@ def test_a_pc_with_an_amd_card(tmp_path):
     probe.close()
 
 
-def test_what_other_probes_read_and_what_is_no_meter_is_left_out(tmp_path):
+def test_chips_of_other_probes_and_batteries_are_left_out(tmp_path):
     chip(tmp_path, 0, "ina3221", in1_label="VDD_IN", in1_input=5000, curr1_input=1000, power1_input=5000000)
     chip(tmp_path, 1, "nvme", temp1_input=40000)
     chip(tmp_path, 2, "BAT0", power1_input=9000000)
     assert "hardware monitor" in Hwmon(ManualClock(), tmp_path).availability().reason
 
 
-def test_two_chips_of_one_name_and_a_power_that_nobody_knows(tmp_path):
+def test_chips_of_one_name_are_numbered_and_unknown_power_is_a_part(tmp_path):
     chip(tmp_path, 0, "nct6775", temp1_input=30000)
     chip(tmp_path, 10, "nct6775", temp1_input=31000)
     chip(tmp_path, 2, "ina226", power1_input=2500000)

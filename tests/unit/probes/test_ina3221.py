@@ -1,4 +1,4 @@
-"""A Jetson's rails, from folders in the two layouts of the kernel (written after them, with figures of our own)."""
+"""Tests of the ina3221 probe, on folders in the kernel's two layouts with made-up figures."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_jetpack_5_gives_volts_and_amperes(tmp_path):
     probe.close()
 
 
-def test_a_board_without_a_meter_at_its_input_has_rails_alone(tmp_path):
+def test_a_board_that_does_not_measure_its_input_has_only_rails(tmp_path):
     jetpack_5(tmp_path, [("VDD_GPU_SOC", 5000, 500), ("VDD_CPU_CV", 5000, 160)])
     jetpack_5(tmp_path, [("VIN_SYS_5V0", 5000, 500), ("VDDQ_VDD2_1V8AO", 5000, 100)], "1-0041", "hwmon4")
     probe, channels = opened(tmp_path)
@@ -63,7 +63,7 @@ def test_a_board_without_a_meter_at_its_input_has_rails_alone(tmp_path):
     probe.close()
 
 
-def test_a_rail_that_goes_away_is_missing_and_not_zero(tmp_path):
+def test_a_rail_that_disappears_is_nan_and_not_zero(tmp_path):
     folder = jetpack_4(tmp_path, [("POM_5V_IN", 2500), ("POM_5V_GPU", 40)])
     probe, _ = opened(tmp_path)
     (folder / "in_power1_input").write_text("no number\n")
@@ -73,7 +73,7 @@ def test_a_rail_that_goes_away_is_missing_and_not_zero(tmp_path):
     assert all(math.isnan(value) for value in probe.read())
 
 
-def test_no_monitor_and_one_that_can_not_be_read(tmp_path):
+def test_a_missing_or_unreadable_monitor_is_unavailable(tmp_path):
     assert "only Jetson boards" in Ina3221(tmp_path).availability().reason
     folder = jetpack_4(tmp_path, [("POM_5V_IN", 1)])
     (folder / "in_power0_input").write_text("")

@@ -1,4 +1,4 @@
-"""NVIDIA cards, with a driver that is made up at the edge of nvidia-ml-py, and that package's own errors."""
+"""Tests of the nvml probe with a fake nvidia-ml-py that raises the package's own errors."""
 
 import math
 import sys
@@ -17,7 +17,7 @@ GPU_IS_LOST = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
 
 class FakeNvml:
-    """The library's function table. `refuses` maps (card, function) to an error, a card of None to all of them."""
+    """Replaces the library. `refuses` maps (GPU, function) to an error; a GPU of None means all of them."""
 
     NVMLError = pynvml.NVMLError
     NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = pynvml.NVML_CLOCK_SM, pynvml.NVML_TEMPERATURE_GPU
@@ -74,11 +74,11 @@ def read_once(library):
     return values
 
 
-def test_every_function_that_is_asked_for_is_one_of_the_real_library():
+def test_every_function_of_the_fake_is_in_the_real_library():
     assert all(hasattr(pynvml, name) for name in FakeNvml.ANSWERS)
 
 
-def test_two_cards_of_which_one_has_no_energy_counter():
+def test_a_gpu_without_an_energy_counter_lacks_that_channel():
     values = read_once(FakeNvml(refuses={(1, "nvmlDeviceGetTotalEnergyConsumption"): NOT_SUPPORTED}))
     assert values["gpu0_power_w"] == 250.5
     assert values["gpu0_energy_joules"] == 12.0
@@ -95,16 +95,16 @@ def test_two_cards_of_which_one_has_no_energy_counter():
         FakeNvml(refuses={(None, "nvmlDeviceGetCurrentClocksEventReasons"): FUNCTION_NOT_FOUND}),  # an old driver
     ],
 )
-def test_throttle_reasons_by_the_name_of_the_driver_s_age(library):
+def test_throttle_reasons_are_read_under_the_old_and_the_new_name(library):
     assert read_once(library)["gpu0_throttle_reasons"] == 64
 
 
-def test_a_temperature_by_either_function():
+def test_temperature_is_read_by_either_function():
     for name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"):
         assert read_once(FakeNvml(lacks=(name,)))["gpu0_temperature_c"] == 66
 
 
-def test_on_a_jetson_it_starts_and_answers_nothing():
+def test_nvml_on_a_jetson_is_unavailable():
     library = FakeNvml(count=1, refuses={(None, name): NOT_SUPPORTED for name in FakeNvml.ANSWERS})
     unavailable = Nvml(library).availability()
     assert "Jetson" in unavailable.reason
@@ -112,7 +112,7 @@ def test_on_a_jetson_it_starts_and_answers_nothing():
     assert library.starts == 0
 
 
-def test_a_card_that_is_lost_leaves_readings_missing():
+def test_a_lost_gpu_reads_nan():
     library = FakeNvml(count=1)
     probe = Nvml(library)
     probe.open(list)
@@ -121,7 +121,7 @@ def test_a_card_that_is_lost_leaves_readings_missing():
     probe.close()
 
 
-def test_channels_say_what_they_are():
+def test_channels_have_scope_extent_and_device():
     probe = Nvml(FakeNvml(count=1))
     channels = {channel.quantity: channel for channel in probe.open(list)}
     probe.close()
@@ -136,16 +136,16 @@ def test_channels_say_what_they_are():
     [
         (FakeNvml(start_error=pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)), "Driver Not Loaded"),
         (FakeNvml(start_error=pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)), "Not Found"),
-        (FakeNvml(count=0), "no NVIDIA card"),
+        (FakeNvml(count=0), "no NVIDIA GPU"),
     ],
 )
-def test_a_driver_that_is_not_there(library, words):
+def test_a_missing_driver_is_unavailable(library, words):
     unavailable = Nvml(library).availability()
     assert unavailable is not None
     assert words in unavailable.reason
 
 
-def test_a_missing_package_has_a_command(monkeypatch):
+def test_a_missing_package_suggests_a_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     unavailable = Nvml().availability()
     assert unavailable is not None
@@ -160,7 +160,7 @@ def test_without_a_driver_the_library_is_not_even_loaded(tmp_path):
     )
 
 
-def test_a_card_s_own_limit_tells_nonsense_from_a_peak():
+def test_the_gpus_power_limit_bounds_plausible_readings():
     library = FakeNvml(count=1)
     library.nvmlDeviceGetPowerManagementLimitConstraints = lambda card: [100_000, 350_000]
     channels = {channel.quantity: channel for channel in Nvml(library).open(list)}
@@ -168,7 +168,7 @@ def test_a_card_s_own_limit_tells_nonsense_from_a_peak():
     assert channels["temperature"].most is None
 
 
-def test_power_and_usage_are_asked_each_time_and_the_rest_every_two_seconds():
+def test_power_and_usage_are_read_each_time_and_the_rest_every_two_seconds():
     clock, library = ManualClock(), FakeNvml(count=1)
     probe = Nvml(library, clock=clock)
     names = [channel.quantity for channel in probe.open(list)]

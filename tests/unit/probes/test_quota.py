@@ -1,10 +1,10 @@
-"""Time that the worker's own control group took from it, on a made-up file system of either version."""
+"""Tests of throttling by the worker's control group, on simulated files of both cgroup versions."""
 
 import math
 
 import pytest
 
-from rigdyno.probes._quota import Quota
+from rigdyno.probes.common.worker import Quota
 
 V2 = ("0::/jobs/mine\n", "sys/fs/cgroup/jobs/mine", "cpu.max", "max 100000\n", "50000 100000\n", "throttled_usec", 1000)
 V1 = (
@@ -27,7 +27,7 @@ class Groups:
         self.throttled(0)
 
     def write(self, path, text):
-        """In place: the probe holds the file open."""
+        """Write in place: the probe keeps the file open."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -44,13 +44,13 @@ def groups(tmp_path, request):
     return Groups(tmp_path, request.param)
 
 
-def test_a_group_without_a_quota_takes_nothing(groups):
+def test_a_group_without_a_quota_is_not_throttled(groups):
     quota = Quota(groups.root, lambda: [7])
     assert quota.throttled_ns() == 0
     quota.close()
 
 
-def test_time_since_the_last_question(groups):
+def test_throttled_time_counts_from_the_last_call(groups):
     groups.quota(groups.some)
     groups.throttled(5_000_000)  # what was before counts for nothing
     quota = Quota(groups.root, lambda: [7])
@@ -60,7 +60,7 @@ def test_time_since_the_last_question(groups):
     quota.close()
 
 
-def test_a_quota_that_is_set_while_the_worker_runs(groups):
+def test_a_quota_set_while_the_worker_runs_counts(groups):
     quota = Quota(groups.root, lambda: [7])
     groups.quota(groups.some)
     quota.refresh()
@@ -69,7 +69,7 @@ def test_a_quota_that_is_set_while_the_worker_runs(groups):
     quota.close()
 
 
-def test_the_quota_of_a_group_above_holds_too(tmp_path):
+def test_the_quota_of_a_parent_group_counts(tmp_path):
     groups = Groups(tmp_path, V2)
     groups.write("sys/fs/cgroup/jobs/cpu.max", "50000 100000\n")
     groups.write("sys/fs/cgroup/jobs/cpu.stat", "throttled_usec 0\n")
@@ -80,7 +80,7 @@ def test_the_quota_of_a_group_above_holds_too(tmp_path):
 
 
 @pytest.mark.parametrize("membership", ["0::/of/the/host\n", "0::/../outside\n"])
-def test_inside_a_container_only_the_mount_is_to_be_seen(tmp_path, membership):
+def test_inside_a_container_the_mount_is_used(tmp_path, membership):
     groups = Groups(tmp_path, ("0::/", "sys/fs/cgroup", *V2[2:]))
     groups.write("proc/7/cgroup", membership)
     groups.quota(groups.some)
@@ -90,7 +90,7 @@ def test_inside_a_container_only_the_mount_is_to_be_seen(tmp_path, membership):
     quota.close()
 
 
-def test_a_worker_that_is_moved(groups):
+def test_a_worker_that_is_moved_to_another_group_is_followed(groups):
     quota = Quota(groups.root, lambda: [7])
     groups.write("proc/7/cgroup", "0::/elsewhere\n")
     groups.write("sys/fs/cgroup/elsewhere/cpu.max", "10000 100000\n")
@@ -101,7 +101,7 @@ def test_a_worker_that_is_moved(groups):
     quota.close()
 
 
-def test_a_worker_or_a_kernel_that_does_not_tell_is_nan_and_not_zero(tmp_path):
+def test_unreadable_quotas_are_nan_and_not_zero(tmp_path):
     assert math.isnan(Quota(tmp_path, lambda: [7]).throttled_ns())
     assert math.isnan(Quota(tmp_path, list).throttled_ns())
 

@@ -1,11 +1,11 @@
-"""The energy counters, on a powercap that is made up in a folder, in the kernel's own layout."""
+"""Tests of the rapl probe, on a simulated powercap folder in the kernel's layout."""
 
 import math
 import os
 
 import pytest
 
-from rigdyno.probes._meters import Meters
+from rigdyno.probes.common.probe_set import ProbeSet
 from rigdyno.probes.host import Host
 from rigdyno.probes.rapl import Rapl
 from support import ManualClock
@@ -33,7 +33,7 @@ def powercap(tmp_path):
     return folder
 
 
-def test_joules_since_opening_across_the_end_of_the_counter(tmp_path, powercap):
+def test_joules_are_counted_across_a_wrap_of_the_counter(tmp_path, powercap):
     probe = Rapl(tmp_path)
     assert probe.availability() is None
     assert probe.open(list)[0].name == "package0_energy_joules"
@@ -42,12 +42,12 @@ def test_joules_since_opening_across_the_end_of_the_counter(tmp_path, powercap):
     assert probe.read()[0] == pytest.approx(0.05)
     (powercap / "intel-rapl:0/energy_uj").write_text("100000\n")  # wrapped around
     assert probe.read()[0] == pytest.approx(0.2)
-    assert probe.read()[1:] == [0.0] * 6  # nobody else moved
+    assert probe.read()[1:] == [0.0] * 6  # the other zones didn't change
     probe.close()
     assert math.isnan(probe.read()[0])
 
 
-def test_packages_and_their_memory_add_up_and_nothing_is_in_two_sums(tmp_path, powercap):
+def test_only_packages_and_memory_are_whole(tmp_path, powercap):
     channels = {channel.title: channel for channel in Rapl(tmp_path).open(list)}
     assert list(channels) == [
         "package0", "package0 core", "package0 uncore", "package0 dram", "package1", "package1 dram", "psys",
@@ -58,7 +58,7 @@ def test_packages_and_their_memory_add_up_and_nothing_is_in_two_sums(tmp_path, p
     assert all(channel.kind == "counter" and channel.unit == "J" for channel in channels.values())
 
 
-def test_a_counter_for_root_only_has_a_command(tmp_path, powercap, monkeypatch):
+def test_a_counter_for_root_only_suggests_a_command(tmp_path, powercap, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
     unavailable = Rapl(tmp_path).availability()
     assert unavailable is not None
@@ -66,7 +66,7 @@ def test_a_counter_for_root_only_has_a_command(tmp_path, powercap, monkeypatch):
 
 
 @pytest.mark.parametrize(("flags", "words"), [("fpu hypervisor", "virtual machine"), ("fpu", "driver")])
-def test_no_powercap_says_why(tmp_path, flags, words):
+def test_a_missing_powercap_has_a_reason(tmp_path, flags, words):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\n")
     unavailable = Rapl(tmp_path).availability()
@@ -75,7 +75,7 @@ def test_no_powercap_says_why(tmp_path, flags, words):
     assert unavailable.fix
 
 
-def test_a_counter_that_hangs_in_the_kernel_costs_no_other_probe_a_reading(tmp_path, powercap, give_up_on):
+def test_other_probes_are_read_while_a_counter_hangs(tmp_path, powercap, give_up_on):
     """Opening a pipe without a writer hangs, like a sensor on a stuck bus."""
     stuck = powercap / "intel-rapl:0/energy_uj"
     stuck.unlink()
@@ -84,7 +84,7 @@ def test_a_counter_that_hangs_in_the_kernel_costs_no_other_probe_a_reading(tmp_p
     (tmp_path / "proc/stat").write_text("cpu 1 0 1 8 0 0 0 0\ncpu0 1 0 1 8 0 0 0 0\n")
     give_up_on("rapl")
     clock = ManualClock()
-    meters = Meters({"rapl": Rapl(tmp_path), "host": Host(clock, tmp_path)}, list, clock)
+    meters = ProbeSet({"rapl": Rapl(tmp_path), "host": Host(clock, tmp_path)}, list, clock)
     try:
         assert "didn't answer" in meters.absent["rapl"]
         assert {channel.sensor for channel in meters.channels} == {"host"}

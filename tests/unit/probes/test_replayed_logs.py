@@ -1,7 +1,8 @@
-"""A log of tegrastats replayed through the probe, the sampler and the analysis; joules, usage and throttling by hand.
+"""Replays a log of tegrastats through probe, sampler and analysis, and compares joules and usage with a calculation by
+hand.
 
-The first phase repeats a line that was recorded on a Jetson Nano; load, power and temperatures of the other two are
-written after it."""
+The first phase repeats a line recorded on a Jetson Nano; load, power and temperatures of the other two are made up.
+"""
 
 import os
 import threading
@@ -12,12 +13,12 @@ from recordings import NANO_IDLE
 
 from driving import until
 from rigdyno.analyse.energy import meters_of, totals_of
-from rigdyno.analyse.telemetry import Span
-from rigdyno.probes._meters import Meters
+from rigdyno.analyse.streams import TimeSpan
+from rigdyno.probes.common.probe_set import ProbeSet
 from rigdyno.probes.tegrastats import Tegrastats
 from rigdyno.runner.sampler import Sampler
-from rigdyno.schema.participant import sampler_of
 from rigdyno.schema.samples import read_rows
+from rigdyno.schema.spec import sampler_of
 from support import ManualClock
 
 TRAINING = NANO_IDLE.replace("GR3D_FREQ 0%", "GR3D_FREQ 98%@921").replace("POM_5V_IN 900", "POM_5V_IN 6000")
@@ -32,7 +33,7 @@ BEGIN_S = 1  # of the manual clock
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory):
-    """Header and rows, one reading each half second; what prints the log is a pipe that the test writes into."""
+    """Return header and rows, one reading each half second. A pipe that the test writes to prints the log."""
     folder = tmp_path_factory.mktemp("replayed")
     pipe = folder / "log"
     os.mkfifo(pipe)
@@ -43,7 +44,7 @@ def replayed(tmp_path_factory):
     writer.start()
     opening = threading.Thread(target=lambda: (writer.join(), print(LOG[0], file=lines[0], flush=True)))
     opening.start()
-    sampler = Sampler(folder / "telemetry.rows", sampler_of(0), clock, Meters({"tegrastats": probe}, list, clock))
+    sampler = Sampler(folder / "telemetry.rows", sampler_of(0), clock, ProbeSet({"tegrastats": probe}, list, clock))
     opening.join()
     for line in LOG:
         print(line, file=lines[0], flush=True)
@@ -55,7 +56,7 @@ def replayed(tmp_path_factory):
 
 
 class _Ticking:
-    """Real time for waiting on the first line."""
+    """A clock that uses real time to wait for the first line."""
 
     def __init__(self, clock):
         self.now_ns = clock.now_ns
@@ -66,7 +67,7 @@ class _Ticking:
 
 
 def span(begin, end):
-    return Span(int((BEGIN_S + begin) * 1e9), int((BEGIN_S + end) * 1e9))
+    return TimeSpan(int((BEGIN_S + begin) * 1e9), int((BEGIN_S + end) * 1e9))
 
 
 def board(replayed, window):
@@ -84,14 +85,14 @@ def board(replayed, window):
         ((0.0, 19.5), 0.9 * 4.5 + 3.45 * 0.5 + 6.0 * 9.5 + 4.8 * 0.5 + 3.6 * 4.5),
     ],
 )
-def test_joules_at_the_input_of_the_board(replayed, window, joules):
+def test_joules_at_the_boards_input_match_a_sum_by_hand(replayed, window, joules):
     total = board(replayed, span(*window))
     assert total.joules == pytest.approx(joules)
     assert total.coverage == pytest.approx(1.0)
     assert total.source == "POM_5V_IN (tegrastats)"
 
 
-def test_power_by_rail_usage_clock_and_temperature(replayed):
+def test_rails_usage_clock_and_temperature_are_replayed(replayed):
     header, rows = replayed
     named = {channel.name: rows[channel.name] for channel in header.channels}
     sound = ~np.isnan(named["tegra_gpu_load"])

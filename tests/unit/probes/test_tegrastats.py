@@ -1,4 +1,4 @@
-"""tegrastats: what each format says, and a script in its place that replays a log."""
+"""Tests of the tegrastats probe: each format, and a script that replays a log."""
 
 import math
 import sys
@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from recordings import NANO_IDLE, ORIN, ORIN_NO_LOAD, XAVIER
 
 from driving import until
-from rigdyno.probes._tegrastats_line import parsed
-from rigdyno.probes.tegrastats import Tegrastats
+from rigdyno.probes.tegrastats import Tegrastats, parse_tegrastats
 
 MB = 2**20
 
 
-def test_the_recorded_line_of_a_nano():
-    line = parsed(NANO_IDLE)
+def test_a_recorded_line_of_a_nano_is_parsed():
+    line = parse_tegrastats(NANO_IDLE)
     assert line.memory_bytes == 613 * MB
     assert line.loads == {"gpu": 0.0, "emc": 0.0}
     assert line.clocks_mhz == {}
@@ -24,16 +23,16 @@ def test_the_recorded_line_of_a_nano():
     assert line.rails_w == {"POM_5V_IN": 0.9, "POM_5V_GPU": 0.0, "POM_5V_CPU": 0.123}
 
 
-def test_loads_with_clocks_and_rails_without_an_input():
-    line = parsed(XAVIER)
+def test_a_line_of_a_xavier_is_parsed():
+    line = parse_tegrastats(XAVIER)
     assert line.loads == {"gpu": 0.10, "emc": 0.07}
     assert line.clocks_mhz == {"gpu": 1300, "emc": 1600}
     assert line.rails_w == {"GPU": 0.62, "CPU": 0.311, "SOC": 0.933, "CV": 0.0, "VDDRQ": 0.155, "SYS5V": 1.493}
     assert line.temperatures_c["GPU"] == 35  # a rail and a sensor may have the same name
 
 
-def test_a_timestamp_several_clocks_units_and_sensors_that_are_off():
-    line = parsed(ORIN)
+def test_a_line_of_an_orin_is_parsed():
+    line = parse_tegrastats(ORIN)
     assert line.loads["gpu"] == 0.0
     assert line.clocks_mhz["gpu"] == 1200
     assert "GPU" not in line.temperatures_c
@@ -41,8 +40,8 @@ def test_a_timestamp_several_clocks_units_and_sensors_that_are_off():
     assert line.rails_w["VDD_GPU_SOC"] == pytest.approx(2.403)
 
 
-def test_clocks_without_a_load_say_nothing_of_it():
-    line = parsed(ORIN_NO_LOAD)
+def test_a_line_without_loads_has_clocks_only():
+    line = parse_tegrastats(ORIN_NO_LOAD)
     assert "gpu" not in line.loads
     assert line.clocks_mhz["gpu"] == 1000
     assert line.temperatures_c["cpu"] == 50.1
@@ -56,14 +55,14 @@ words = st.lists(
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.one_of(st.text(max_size=100), words.map(" ".join)))
-def test_no_line_breaks_it_and_every_value_is_a_number(text):
-    line = parsed(text)
+def test_any_line_parses_into_finite_numbers(text):
+    line = parse_tegrastats(text)
     for values in line[1:]:
         assert all(math.isfinite(value) for value in values.values())
 
 
 def replaying(tmp_path, lines, *then):
-    """A command that prints these lines at once, goes on as told, and then does nothing."""
+    """Return a command that prints these lines at once, continues with `then`, and then does nothing."""
     script = tmp_path / "tegrastats.py"
     printing = f"for line in {lines!r}: print(line, flush=True)"
     script.write_text("\n".join(["import os, sys, time", printing, *then, "time.sleep(60)"]))
@@ -93,7 +92,7 @@ def test_channels_come_from_the_first_line_and_readings_from_the_newest(tmp_path
         probe.close()
 
 
-def test_where_the_kernel_shows_the_rails_they_are_not_read_twice(tmp_path):
+def test_rails_of_the_kernel_are_not_read_twice(tmp_path):
     rails = tmp_path / "sys/bus/i2c/drivers/ina3221x/6-0040/iio:device0"
     rails.mkdir(parents=True)
     (rails / "rail_name_0").write_text("POM_5V_IN\n")
@@ -104,7 +103,7 @@ def test_where_the_kernel_shows_the_rails_they_are_not_read_twice(tmp_path):
     assert {channel.quantity for channel in channels} == {"memory", "utilisation", "temperature"}
 
 
-def test_a_command_that_ends_is_an_error_and_not_a_reading(tmp_path):
+def test_an_ended_command_is_an_error(tmp_path):
     probe = Tegrastats(root=tmp_path, command=replaying(tmp_path, [NANO_IDLE], "sys.exit(3)"))
     probe.open(list)
 
@@ -119,13 +118,13 @@ def test_a_command_that_ends_is_an_error_and_not_a_reading(tmp_path):
     probe.close()
 
 
-def test_a_command_that_says_nothing_is_not_waited_for(tmp_path):
+def test_a_silent_command_times_out(tmp_path):
     probe = Tegrastats(root=tmp_path, command=replaying(tmp_path, ["what is this"], "sys.exit(0)"))
-    with pytest.raises(TimeoutError, match="printed nothing that can be read"):
+    with pytest.raises(TimeoutError, match="printed nothing readable"):
         probe.open(list)
 
 
-def test_no_jetson_and_a_jetson_without_it(tmp_path, monkeypatch):
+def test_a_missing_tegrastats_is_unavailable(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda _: None)
     assert "only Jetson" in Tegrastats(root=tmp_path).availability().reason
     (tmp_path / "etc").mkdir()

@@ -1,4 +1,4 @@
-"""The page: what it says, in which order, and that no word of a run folder is ever markup."""
+"""Test the HTML page: its content and order, and that no text of a run folder becomes markup."""
 
 import base64
 import hashlib
@@ -9,39 +9,39 @@ import pytest
 from hostile_run import PAYLOADS, hostile_run
 from reading_pages import read
 from rigdyno import api
-from rigdyno.commands._page import Material, page_text
-from rigdyno.report.formats._html.markup import spelled_out
-from rigdyno.report.formats._html.tables import MOST_NOTES, MOST_ROWS, table_block
+from rigdyno.commands.common.page import Material, page_text
 from rigdyno.report.formats.html import render
-from rigdyno.report.page import Page
+from rigdyno.report.html.markup import spell_invisible
+from rigdyno.report.html.tables import MOST_NOTES, MOST_ROWS, render_table
+from rigdyno.report.text import Page
 from rigdyno.schema.estimate import Estimate, Missing, Number
 from rigdyno.schema.metric import STEP_TIME, THROUGHPUT
-from rigdyno.schema.view import Column, Published, Row, Share, Table, Text, View
+from rigdyno.schema.view import Column, Published, RatioEntry, Row, Table, Text, View
 from stored_duels import stored_duel
 from stored_runs import ADDING, stored_run
 from support import a_stored_run
 
 SCRIPT_BYTES = 20_000
-pytestmark = pytest.mark.usefixtures("without_drawing")  # test_page_figures.py looks at drawings
+pytestmark = pytest.mark.usefixtures("without_drawing")  # test_page_figures.py tests drawings
 
 
-def page_of(*paths):
+def render_page_of_run(*paths):
     return page_text([Material((api.load(path),)) for path in paths])
 
 
 @pytest.fixture
 def page(tmp_path):
-    return read(page_of(a_stored_run(tmp_path, suite="device", label="my box")))
+    return read(render_page_of_run(a_stored_run(tmp_path, suite="device", label="my box")))
 
 
-def sections(page):
+def list_headings(page):
     return [heading.text() for heading in page.all() if heading.name in ("h1", "h2")]
 
 
-def test_the_answer_comes_first_and_then_what_stands_behind_it(page):
-    assert sections(page) == [
-        "device: tensor add, and the machine's own limits", "Tables", "Among the published", "How it was measured",
-        "The rig", "Every raw file",
+def test_the_answer_comes_first_and_then_the_evidence(page):
+    assert list_headings(page) == [
+        "device: tensor add, and the machine's own limits", "Tables", "Compared with published results",
+        "How it was measured", "The rig", "Every raw file",
     ]  # fmt: skip
     answer = page.one("div", class_="answer")
     assert re.search(r"tensor add, as published\s+32\.8 it/s\s+\[32\.7, 32\.9\]\s+✓VALID", answer.text())
@@ -53,15 +53,15 @@ def test_how_it_was_measured_and_the_files_are_folded(page):
     assert not [details for details in page.all("details") if "open" in details.attributes]
 
 
-def test_every_raw_file_stands_there_with_its_hash(tmp_path):
+def test_every_raw_file_is_listed_with_its_hash(tmp_path):
     path = a_stored_run(tmp_path)
-    text = read(page_of(path)).text()
+    text = read(render_page_of_run(path)).text()
     for file in ("head.json", "cells/01-test/record.json", "cells/01-test/rank0/steps.rows"):
         assert file in text
         assert hashlib.sha256((path / file).read_bytes()).hexdigest() in text
 
 
-def test_landmarks_captions_and_scopes(page):
+def test_the_page_has_landmarks_captions_and_scopes(page):
     assert len(list(page.all("main"))) == 1
     assert len(list(page.all("h1"))) == 1
     assert page.one("html").attributes["lang"] == "en"
@@ -76,8 +76,8 @@ def test_landmarks_captions_and_scopes(page):
     assert set(targets) <= set(ids)
 
 
-def test_the_policy_lets_nothing_run_but_the_page_s_own_script_and_style(tmp_path):
-    text = page_of(a_stored_run(tmp_path))
+def test_the_policy_allows_only_the_script_and_style_of_the_page(tmp_path):
+    text = render_page_of_run(a_stored_run(tmp_path))
     page = read(text)
     policy = page.one("meta", http_equiv="Content-Security-Policy").attributes["content"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
@@ -91,8 +91,8 @@ def test_the_policy_lets_nothing_run_but_the_page_s_own_script_and_style(tmp_pat
 
 
 @pytest.mark.parametrize("suite", [None, "device", "scaling"])
-def test_no_word_of_a_run_folder_is_markup(tmp_path, suite):
-    page = read(page_of(hostile_run(tmp_path, suite=suite)))
+def test_no_text_of_a_run_folder_is_markup(tmp_path, suite):
+    page = read(render_page_of_run(hostile_run(tmp_path, suite=suite)))
     assert len(list(page.all("script"))) == len(list(page.all("style"))) == 1
     known = {
         *("html", "head", "meta", "title", "style", "script", "body", "a", "main", "article", "header", "footer", "h1"),
@@ -109,17 +109,17 @@ def test_no_word_of_a_run_folder_is_markup(tmp_path, suite):
     assert len(list(page.all("meta"))) == 6
 
 
-def test_what_a_run_folder_says_is_there_as_text(tmp_path):
-    page = read(page_of(hostile_run(tmp_path)))
+def test_texts_of_a_run_folder_are_shown_as_text(tmp_path):
+    page = read(render_page_of_run(hostile_run(tmp_path)))
     text = page.text()
     for words in PAYLOADS:
-        assert spelled_out(words) in text
+        assert spell_invisible(words) in text
     assert not re.search("[\x00-\x08\x0b-\x1f\u2028\u2029\u202a-\u202e\u2066-\u2069]", text)
 
 
-def test_a_view_alone_has_neither_files_nor_a_rig():
+def test_a_view_without_a_run_has_neither_files_nor_machine():
     page = read(render(View(title="t", rigs=("a rig",), standing=("third",), closing=("it is fast",)), Page()))
-    assert sections(page) == ["t", "Among the published"]
+    assert list_headings(page) == ["t", "Compared with published results"]
     assert "it is fast" in page.one("div", class_="answer").text()
 
 
@@ -138,13 +138,13 @@ def an_estimate(value, unit="it/s", low=None, high=None):
     return Estimate(value=value, low=low, high=high, confidence=confidence, n=120, unit=unit, method="sum over sum")
 
 
-def cells_of(*rows):
-    block = read(table_block(a_table(rows), "rigdyno report RUN --format csv"))
+def render_cells(*rows):
+    block = read(render_table(a_table(rows), "rigdyno report RUN --format csv"))
     return [[cell for cell in row.all() if cell.name in ("td", "th")] for row in block.one("tbody").all("tr")]
 
 
-def test_a_figure_has_its_interval_and_its_tip_says_all():
-    ((_, rate, *_),) = cells_of(
+def test_a_figure_shows_its_interval_and_has_a_full_tooltip():
+    ((_, rate, *_),) = render_cells(
         Row(entries={"what": Text(text="a"), "rate": an_estimate(31.2, low=30.9, high=1_234.0)}, status="VALID")
     )
     assert rate.text() == "31.2 it/s [30.9, 1,234]"
@@ -152,8 +152,8 @@ def test_a_figure_has_its_interval_and_its_tip_says_all():
     assert rate.attributes["data-sort"] == "31.2"
 
 
-def test_each_kind_of_entry_tells_what_it_is():
-    ((_, rate, step, _, verdict),) = cells_of(
+def test_each_kind_of_entry_has_its_text_and_tooltip():
+    ((_, rate, step, _, verdict),) = render_cells(
         Row(
             entries={
                 "what": Text(text="a"),
@@ -167,57 +167,60 @@ def test_each_kind_of_entry_tells_what_it_is():
     assert (step.text(), step.attributes["data-tip"]) == ("—", "it crashed")
     assert "data-sort" not in step.attributes
     assert verdict.text() == "published"
-    ((_, rate, step, *_),) = cells_of(
-        Row(entries={"rate": Share(value=0.92, low=0.9, high=0.95, of="peak"), "step": Number(value=0.01, unit="s")})
+    ((_, rate, step, *_),) = render_cells(
+        Row(
+            entries={
+                "rate": RatioEntry(value=0.92, low=0.9, high=0.95, of="peak"),
+                "step": Number(value=0.01, unit="s"),
+            }
+        )
     )
     assert rate.attributes["data-tip"] == "92 % of peak, 90 % to 95 %"
     assert "data-tip" not in step.attributes
 
 
-def test_somebody_s_brackets_are_no_interval():
-    ((_, *_, note),) = cells_of(Row(entries={"what": Text(text="a"), "note": Text(text="a [b] c")}))
+def test_brackets_in_a_text_are_not_an_interval():
+    ((_, *_, note),) = render_cells(Row(entries={"what": Text(text="a"), "note": Text(text="a [b] c")}))
     assert note.text() == "a [b] c"
     assert not list(note.all("span"))
 
 
-def test_figures_of_several_units_are_kept_apart_when_they_are_sorted():
-    mixed = cells_of(
+def test_figures_of_several_units_have_separate_sort_keys():
+    mixed = render_cells(
         Row(entries={"what": Text(text="a"), "rate": an_estimate(2, "it/s")}),
         Row(entries={"what": Text(text="b"), "rate": an_estimate(3, "B/s")}),
     )
     assert [row[1].attributes["data-unit"] for row in mixed] == ["it/s", "B/s"]
-    alike = cells_of(*(Row(entries={"what": Text(text=name), "rate": an_estimate(2)}) for name in "ab"))
+    alike = render_cells(*(Row(entries={"what": Text(text=name), "rate": an_estimate(2)}) for name in "ab"))
     assert all("data-unit" not in row[1].attributes for row in alike)
 
 
-def test_a_header_knows_which_way_is_better():
-    block = read(table_block(a_table([Row(entries={"what": Text(text="a")})] * 2), "csv"))
+def test_a_header_states_which_direction_is_better():
+    block = read(render_table(a_table([Row(entries={"what": Text(text="a")})] * 2), "csv"))
     better = [header.attributes.get("data-better") for header in block.one("thead").all("th")]
     assert better == [None, "higher", "lower", None]
     assert "data-sortable" in block.one("table").attributes
 
 
-def test_a_long_table_is_cut_and_says_how_to_get_all_of_it():
+def test_a_long_table_is_cut_and_names_the_command_for_all_rows():
     rows = [
         Row(entries={"what": Text(text=f"row {number}"), "rate": Missing(reason="r")}, status="FAILED")
         for number in range(MOST_ROWS)
     ]
     rows += [Row(entries={"what": Text(text=f"late {number}")}, status="VALID") for number in range(1_234)]
-    block = read(table_block(a_table(rows), "rigdyno report RUN --format csv"))
+    block = read(render_table(a_table(rows), "rigdyno report RUN --format csv"))
     assert len(list(block.one("tbody").all("tr"))) == MOST_ROWS
     said = block.one("p", class_="cut").text()
-    assert said == (
-        "200 of 1,434 rows are shown; of the others 1,234 VALID. All of them: rigdyno report RUN --format csv"
-    )
+    assert said == ("200 of 1,434 rows are shown; the others: 1,234 VALID. All rows: rigdyno report RUN --format csv")
     assert len(list(block.one("ul", class_="notes").all("li"))) == MOST_NOTES + 1
 
 
-def test_reasons_stand_with_the_steps_that_they_fell_on(tmp_path):
+def test_reasons_are_listed_with_the_affected_steps(tmp_path):
     drifting = [round(1e7 * (1 + 0.0008 * number)) / 1e6 for number in range(3)]
     path = stored_run(tmp_path, "short", drifting)
-    page = read(page_of(path))
-    assert "Reasons behind the verdicts" not in sections(page)
-    short = read(page_of(stored_run(tmp_path, "tiny", [0.001, 0.001])))
+    page = read(render_page_of_run(path))
+    assert "Reasons behind the verdicts" not in list_headings(page)
+    short = read(render_page_of_run(stored_run(tmp_path, "tiny", [0.001, 0.001])))
     (table,) = [each for each in short.all("table") if "doubted" in each.one("caption").text()]
     rows = [[cell.text() for cell in row.all() if cell.name in ("td", "th")] for row in table.one("tbody").all("tr")]
     assert rows[0][0] == "tensor_add variant=as_published"
@@ -225,13 +228,13 @@ def test_reasons_stand_with_the_steps_that_they_fell_on(tmp_path):
     assert re.fullmatch(r"all \d+ together", rows[0][4])
 
 
-def test_two_runs_stand_side_by_side_with_what_compare_says(tmp_path):
+def test_two_runs_are_shown_with_their_comparison(tmp_path):
     old = stored_run(tmp_path, "old", [20.0, 20.1, 19.9])
     new = stored_run(tmp_path, "new", [25.0, 25.1, 24.9])
-    page = read(page_of(old, new))
+    page = read(render_page_of_run(old, new))
     assert page.one("h1").text() == "2 runs side by side"
     assert [heading.text() for heading in page.all("h2")] == [
-        "new.20260102-030405 beside old.20260102-030405", "tensor_add", "tensor_add",
+        "new.20260102-030405 compared with old.20260102-030405", "tensor_add", "tensor_add",
     ]  # fmt: skip
     comparison = next(each for each in page.all("article")).text()
     assert "slower" in comparison
@@ -240,25 +243,25 @@ def test_two_runs_stand_side_by_side_with_what_compare_says(tmp_path):
     assert links == ["#run1", "#run2"]
 
 
-def test_runs_without_anything_in_common_are_not_compared(tmp_path):
+def test_runs_without_common_figures_are_not_compared(tmp_path):
     other = stored_run(tmp_path, "other", [20.0], spec=ADDING.__class__(workload="matmul_peak"))
-    page = read(page_of(stored_run(tmp_path, "old", [20.0]), other))
+    page = read(render_page_of_run(stored_run(tmp_path, "old", [20.0]), other))
     assert [heading.text() for heading in page.all("h2")] == ["tensor_add", "matmul_peak"]
 
 
-def test_a_duel_shows_its_pairs_and_what_they_say(tmp_path):
-    page = read(page_of(stored_duel(tmp_path, [0.95, 0.951, 0.949, 0.95, 0.952, 0.948])))
+def test_a_duel_shows_its_pairs_and_answer(tmp_path):
+    page = read(render_page_of_run(stored_duel(tmp_path, [0.95, 0.951, 0.949, 0.95, 0.952, 0.948])))
     answer = page.one("div", class_="answer").text()
     assert "variant=corrected against variant=as_intended: slower" in answer
     assert "-5." in answer
     assert "beyond the margin of 1.0 %" in answer
     rows = list(next(page.all("tbody")).all("tr"))
     assert len(rows) == 7
-    assert "The two sides" in sections(page)
+    assert "The two sides" in list_headings(page)
 
 
-def test_a_page_of_a_run_that_failed(tmp_path):
-    page = read(page_of(hostile_run(tmp_path)))
+def test_a_failed_run_has_a_page(tmp_path):
+    page = read(render_page_of_run(hostile_run(tmp_path)))
     assert {"FAILED", "SKIPPED"} <= {
-        re.sub(r"\W", "", badge.text()) for badge in page.all("span", class_="badge")
+        re.sub(r"\W", "", render_badge.text()) for render_badge in page.all("span", class_="badge")
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Figures on the page: drawn twice, with a tip at every mark; or a line that says what adds them."""
+"""Test figures on the page: drawn in two widths with a tooltip at every mark, or a line that says what to install."""
 
 import re
 
@@ -12,21 +12,20 @@ from hostile_run import PAYLOADS
 from reading_pages import read
 from rigdyno import catalogue
 from rigdyno.contracts import Requirement
-from rigdyno.report import drawing
-from rigdyno.report.figures._sizes import resized
-from rigdyno.report.figures._style import PAPER, WIDTH
-from rigdyno.report.formats._html import figures
-from rigdyno.report.formats._html.figures import MOST_VALUES, WIDTHS, figure_block, lighter
+from rigdyno.report.drawing import draw
+from rigdyno.report.drawing.style import PAPER, WIDTH, resize_chart
 from rigdyno.report.formats.html import render
-from rigdyno.report.page import Page
+from rigdyno.report.html import figures
+from rigdyno.report.html.figures import MOST_VALUES, WIDTHS, reduce_figure, render_figure
+from rigdyno.report.text import Page
 from rigdyno.schema.figure import Axis, Figure, Panel, Series, datum
 from rigdyno.schema.spec import Budget, RunSpec
 from rigdyno.schema.view import View
 from support import a_stored_run
 
 
-def test_a_figure_is_drawn_for_a_desk_and_for_a_phone():
-    block = read(figure_block(bars(), "run"))
+def test_a_figure_is_drawn_wide_and_narrow():
+    block = read(render_figure(bars(), "run"))
     wide, narrow = block.all("svg")
     widths = [float(svg.attributes["width"]) for svg in (wide, narrow)]
     assert widths[0] > WIDTHS["wide"]
@@ -37,16 +36,16 @@ def test_a_figure_is_drawn_for_a_desk_and_for_a_phone():
     assert block.one("figcaption").text().startswith(bars().described())
 
 
-def test_every_mark_says_its_value_its_interval_and_n():
-    wide = next(read(figure_block(bars(), "run")).all("svg"))
+def test_every_mark_has_a_tooltip_with_value_interval_and_n():
+    wide = next(read(render_figure(bars(), "run")).all("svg"))
     tips = [mark.attributes["aria-label"] for mark in wide.all(role="img")]
     values = [each for series in bars().series for each in series.data if each.value is not None]
     assert len(tips) >= len(values)
     assert any(re.search(r"95 % interval .* to .*; n = \d+", tip) for tip in tips)
 
 
-def test_colours_are_the_page_s_variables():
-    svg = next(read(figure_block(curve(), "run")).all("svg"))
+def test_colours_are_variables_of_the_page():
+    svg = next(read(render_figure(curve(), "run")).all("svg"))
     paints = {each.attributes[name] for each in svg.all() for name in ("fill", "stroke") if name in each.attributes}
     assert {paint for paint in paints if paint.startswith("#")} == set()
     assert any(paint == "var(--figure-blue)" for paint in paints)
@@ -55,7 +54,7 @@ def test_colours_are_the_page_s_variables():
         assert f"{name}: " in text
 
 
-def test_ids_of_many_figures_do_not_meet():
+def test_ids_of_many_figures_are_unique():
     page = read(render(View(title="t", figures=(bars(), stack())), Page()))
     ids = [element.attributes["id"] for element in page.all() if "id" in element.attributes]
     assert len(set(ids)) == len(ids)
@@ -64,7 +63,7 @@ def test_ids_of_many_figures_do_not_meet():
     assert set(used) <= set(ids)
 
 
-def test_the_first_figure_stands_beside_the_answer_and_the_others_below_the_tables():
+def test_the_first_figure_follows_the_answer_and_the_others_the_tables():
     page = read(render(View(title="t", closing=("so it is",), figures=(bars(), curve())), Page()))
     article = page.one("article")
     assert [child.name for child in article.children] == ["header", "div", "figure", "section"]
@@ -76,17 +75,17 @@ def test_an_empty_figure_is_left_out():
     empty = Figure(
         key="x", kind="curve", title="t", x=Axis(quantity="x"), panels=(Panel(y=Axis(quantity="y"), series=(nothing,)),)
     )
-    assert figure_block(empty, "run") is None
+    assert render_figure(empty, "run") is None
 
 
-def test_words_of_others_in_a_figure_are_text():
+def test_untrusted_text_in_a_figure_stays_text():
     data = tuple(datum(words, number + 1.0) for number, words in enumerate(PAYLOADS))
     series = Series(name=PAYLOADS[0], role="measured", data=data)
     figure = Figure(
         key="x", kind="bars", title=PAYLOADS[1], caption=PAYLOADS[2], notes=PAYLOADS, x=Axis(quantity=PAYLOADS[3]),
         panels=(Panel(y=Axis(quantity=PAYLOADS[4], unit=PAYLOADS[5]), series=(series,)),),
     )  # fmt: skip
-    block = read(figure_block(figure, "run"))
+    block = read(render_figure(figure, "run"))
     assert {element.name for element in block.all()} <= {
         *("figure", "p", "div", "svg", "g", "path", "line", "rect", "text", "tspan", "defs", "pattern", "clippath"),
         "figcaption",
@@ -96,18 +95,18 @@ def test_words_of_others_in_a_figure_are_text():
 
 
 def test_a_narrow_drawing_has_no_names_inside_its_bars():
-    wide = drawing.specification(stack(), captioned=False)
+    wide = draw.make_specification(stack(), captioned=False)
     marks = [layer["mark"] for layer in wide["layer"]]
     inside = [mark for mark in marks if mark["type"] == "text" and mark.get("color") == PAPER]
     assert inside
-    narrow = resized(wide, 220)
+    narrow = resize_chart(wide, 220)
     assert narrow["width"] == 220
     assert len(narrow["layer"]) == len(wide["layer"]) - len(inside)
-    assert len(resized(wide, 720)["layer"]) == len(wide["layer"])
+    assert len(resize_chart(wide, 720)["layer"]) == len(wide["layer"])
 
 
 @pytest.mark.parametrize("figure", [bars(), curve(), stack(), timeline()], ids=lambda figure: figure.kind)
-def test_nothing_of_the_usual_width_is_left(figure):
+def test_no_element_keeps_the_default_width(figure):
     def widths(spec):
         if isinstance(spec, dict):
             yield from (spec[key] for key in ("width",) if key in spec)
@@ -117,9 +116,9 @@ def test_nothing_of_the_usual_width_is_left(figure):
             for each in spec:
                 yield from widths(each)
 
-    spec = drawing.specification(figure, captioned=False)
+    spec = draw.make_specification(figure, captioned=False)
     assert WIDTH in set(widths(spec))
-    assert WIDTH not in set(widths(resized(spec, 220)))
+    assert WIDTH not in set(widths(resize_chart(spec, 220)))
 
 
 def a_curve(values):
@@ -130,9 +129,9 @@ def a_curve(values):
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.none() | st.floats(-1e9, 1e9), min_size=MOST_VALUES + 1, max_size=5 * MOST_VALUES))
-def test_of_many_values_peaks_and_gaps_are_drawn(values):
+def test_reduced_figures_keep_peaks_and_gaps(values):
     figure = a_curve(values)
-    (series,) = lighter(figure).series
+    (series,) = reduce_figure(figure).series
     assert len(series.data) <= 1.5 * MOST_VALUES
     assert [each.x for each in series.data] == sorted({each.x for each in series.data})
     assert set(series.data) <= set(next(figure.series).data)
@@ -141,21 +140,21 @@ def test_of_many_values_peaks_and_gaps_are_drawn(values):
     assert (None in values) == any(each.value is None for each in series.data)
     if known:
         assert (min(drawn), max(drawn)) == (min(known), max(known))
-    assert lighter(figure).notes == (
+    assert reduce_figure(figure).notes == (
         f"{len(series.data):,} of {len(values):,} values are drawn here: the lowest and the highest of each stretch.",
     )
 
 
-def test_few_values_stay_as_they_are():
+def test_a_figure_with_few_values_is_unchanged():
     figure = a_curve([1.0] * MOST_VALUES)
-    assert lighter(figure) is figure
+    assert reduce_figure(figure) is figure
 
 
-def test_what_the_drawing_program_refuses_does_not_take_the_page_along(monkeypatch):
+def test_a_figure_that_the_renderer_rejects_does_not_break_the_page(monkeypatch):
     def refusing(_figure, _width):
         raise ValueError("conversion failed: <b>no such scale\n  at line 7")
 
-    monkeypatch.setattr(figures, "svg_for_page", refusing)
+    monkeypatch.setattr(figures, "draw_svg_for_page", refusing)
     page = read(render(View(title="t", figures=(bars(),)), Page()))
     assert page.one("p", class_="undrawn").text() == "Can't be drawn: conversion failed: <b>no such scale"
 
@@ -164,11 +163,11 @@ def test_what_the_drawing_program_refuses_does_not_take_the_page_along(monkeypat
 def _without_altair(monkeypatch):
     lacking = (Requirement("no_such_module", extra="figures"),)
     monkeypatch.setattr(figures, "REQUIRES", lacking)
-    assert catalogue.missing(lacking) is not None
+    assert catalogue.find_missing(lacking) is not None
 
 
 @pytest.mark.usefixtures("_without_altair")
-def test_without_the_extra_a_line_stands_in_each_figure_s_place():
+def test_without_the_extra_a_line_replaces_each_figure():
     page = read(render(View(title="t", figures=(bars(), curve())), Page()))
     said = [line.text() for line in page.all("p", class_="undrawn")]
     assert said == ["Not drawn: no_such_module is not installed; try pip install 'rigdyno[figures]'."] * 2
@@ -177,7 +176,7 @@ def test_without_the_extra_a_line_stands_in_each_figure_s_place():
 
 
 @pytest.mark.usefixtures("_without_altair")
-def test_without_the_extra_the_command_says_it_once(tmp_path):
+def test_without_the_extra_the_command_says_so_once(tmp_path):
     soak = RunSpec(workload="tensor_add", budget=Budget(seconds=3.0, stop="clock"))
     run = a_stored_run(tmp_path / "runs", spec=soak)
     answer = here("report", str(run), "--html", "report.html", cwd=tmp_path)

@@ -1,11 +1,11 @@
-"""The builder of the page: every text becomes text."""
+"""Test the HTML builder: every text is escaped."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reading_pages import read
-from rigdyno.report.formats._html.markup import Markup, own_code, spelled_out, tag, text, together
+from rigdyno.report.html.markup import Markup, embed_code, escape_text, join_markup, spell_invisible, tag
 
 
 def test_texts_and_attributes_are_escaped():
@@ -13,10 +13,10 @@ def test_texts_and_attributes_are_escaped():
     assert made == '<p title="say &quot;it&#x27;s&quot; &lt;so&gt;">a &lt; b &amp; c</p>'
 
 
-def test_markup_is_not_escaped_twice_and_nothing_is_left_out():
+def test_markup_is_not_escaped_twice_and_none_is_left_out():
     made = tag("ul", [tag("li", word) for word in ("a", "b")], None, tag("br"))
     assert made == "<ul><li>a</li><li>b</li><br></ul>"
-    assert isinstance(together((made, "x")), Markup)
+    assert isinstance(join_markup((made, "x")), Markup)
 
 
 def test_attributes_that_are_none_or_false_are_left_out():
@@ -24,52 +24,52 @@ def test_attributes_that_are_none_or_false_are_left_out():
 
 
 @pytest.mark.parametrize("name", ["onclick", "onload", "style", "src", "srcdoc", "formaction", "ping", "srcset"])
-def test_attributes_that_run_or_load_something_are_refused(name):
+def test_attributes_that_run_or_load_something_are_rejected(name):
     with pytest.raises(ValueError, match="no attribute"):
         tag("p", "x", **{name: "alert(1)"})
 
 
 @pytest.mark.parametrize("href", ["javascript:alert(1)", "https://example.org", "//example.org", "x", "#", "# x", ""])
-def test_a_link_stays_on_the_page(href):
+def test_a_link_to_another_page_is_rejected(href):
     with pytest.raises(ValueError, match="stays on the page"):
         tag("a", "x", href=href)
     assert tag("a", "x", href="#run-reasons")
 
 
 @pytest.mark.parametrize("name", ["script", "p onload", "p>", "", "P"])
-def test_no_other_element_is_made(name):
+def test_invalid_and_script_elements_are_rejected(name):
     with pytest.raises(ValueError, match="no element"):
         tag(name, "x")
 
 
-def test_a_name_of_an_attribute_can_not_break_out():
+def test_an_attribute_name_with_markup_is_rejected():
     with pytest.raises(ValueError, match="no attribute"):
         tag("p", "x", **{"x onload": "alert(1)"})
 
 
-def test_own_code_must_not_end_early():
+def test_embedded_code_with_an_end_tag_is_rejected():
     with pytest.raises(ValueError, match="end early"):
-        own_code("script", "'</SCRIPT>'")
+        embed_code("script", "'</SCRIPT>'")
     with pytest.raises(ValueError, match="end early"):
-        own_code("style", "<!--")
+        embed_code("style", "<!--")
 
 
 @pytest.mark.parametrize("sign", ["\u202e", "\u2028", "\x00", "\x1b", "\ud800", "\ufeff", "\u200f", "\U000e0041"])
-def test_signs_that_nobody_sees_are_spelled_out(sign):
-    shown = text(f"a{sign}b")
+def test_invisible_characters_are_shown_as_codes(sign):
+    shown = escape_text(f"a{sign}b")
     assert sign not in shown
     assert shown.startswith("a\\")
     assert shown.encode("utf-8")
 
 
-def test_other_scripts_stay_as_they_are():
+def test_other_writing_systems_are_unchanged():
     words = "Größe שלום مرحبا 数 \N{WOMAN}\u200d\N{PERSONAL COMPUTER}"
-    assert text(words) == words
+    assert escape_text(words) == words
 
 
 @given(st.text(), st.text())
-def test_any_text_comes_back_as_that_text(words, title):
+def test_a_parser_reads_any_text_back(words, title):
     element = read(tag("p", words, title=title)).one()
     assert element.name == "p"
-    assert element.text() == spelled_out(words)
-    assert element.attributes == {"title": spelled_out(title)}
+    assert element.text() == spell_invisible(words)
+    assert element.attributes == {"title": spell_invisible(title)}

@@ -1,4 +1,4 @@
-"""Entries, plans and progress as text, computed by hand."""
+"""Test entries, plans and progress as text against expected output."""
 
 import io
 from pathlib import Path
@@ -6,22 +6,21 @@ from pathlib import Path
 import pytest
 
 from rigdyno import api
+from rigdyno.base.errors import UnknownName
+from rigdyno.commands.list import Item, listing_text
 from rigdyno.contracts import Progress
-from rigdyno.errors import UnknownName
 from rigdyno.report import generic
-from rigdyno.report.format_entry import entry_text, missing_reasons, scaled_text
-from rigdyno.report.listing import Item, listing_text
-from rigdyno.report.page import Page, page_of
-from rigdyno.report.plan_text import plan_lines
-from rigdyno.report.progress import Bar, Lines, Silent, ending, observer_for
-from rigdyno.report.show import run_text
-from rigdyno.report.view import overall, rig_line, with_columns
+from rigdyno.report.plan_text import describe_plan
+from rigdyno.report.progress import ProgressBar, ProgressLines, SilentObserver, format_outcome, make_observer
+from rigdyno.report.show import describe_run_in_full
+from rigdyno.report.text import Page, detect_page, format_entry, format_scaled, list_missing_reasons
+from rigdyno.report.view import add_columns, describe_machines, judge_run
 from rigdyno.schema.estimate import Estimate, Missing, Number, Reason, Validity
 from rigdyno.schema.measured import KindFigures, Measurement, Soak
 from rigdyno.schema.record import Completed, DeviceMemory, Facts, Failed, Quality, Skipped
-from rigdyno.schema.spec import Cell, Plan, RunSpec
+from rigdyno.schema.spec import Cell, RunPlan, RunSpec
 from rigdyno.schema.system import Environment
-from rigdyno.schema.view import Published, Share, Text
+from rigdyno.schema.view import Published, RatioEntry, Text
 from rigdyno.store.folder import RunFolder
 from stored_runs import stored_run
 from support import a_head, a_record, a_stored_run, a_system
@@ -45,20 +44,20 @@ def estimate(value, low, high, unit, n=10):
         (estimate(0, 0, 0, "B/s"), "0 B/s [0, 0]"),
         (Published(value=48, unit="it/s", source="s"), "48 it/s"),
         (Published(value=57.98e9, unit="B/s", source="s"), "58.0 GB/s"),
-        (Share(value=0.924, low=0.9, high=1.0, of="x"), "92 %"),
+        (RatioEntry(value=0.924, low=0.9, high=1.0, of="x"), "92 %"),
         (Text(text="words"), "words"),
         (Missing(reason="because"), "—"),
         (None, ""),
     ],
 )
-def test_entries(entry, text):
-    assert entry_text(entry) == text
+def test_an_entry_is_formatted_with_unit_and_interval(entry, text):
+    assert format_entry(entry) == text
 
 
-def test_reasons_come_once_and_rates_are_scaled():
+def test_missing_reasons_are_listed_once_and_rates_scaled():
     entries = {"a": Missing(reason="x"), "b": Text(text="t"), "c": Missing(reason="x"), "d": Missing(reason="y")}
-    assert missing_reasons(entries) == ["x", "y"]
-    assert scaled_text(1.5e12, "FLOP/s") == "1.50 TFLOP/s"
+    assert list_missing_reasons(entries) == ["x", "y"]
+    assert format_scaled(1.5e12, "FLOP/s") == "1.50 TFLOP/s"
 
 
 CELLS = (
@@ -68,8 +67,8 @@ CELLS = (
 )
 
 
-def test_the_plan_says_how_long_how_much_and_what_not():
-    lines = plan_lines(a_head(CELLS), Path("runs"), Page(width=80))
+def test_the_plan_states_time_memory_and_refusals():
+    lines = describe_plan(a_head(CELLS), Path("runs"), Page(width=80))
     assert lines == [
         "This rig: Test CPU, 2 cores, 8.00 GB memory, no accelerator",
         "Plan: test, 1 cell, about 12 s, up to 2.00 GB of memory",
@@ -77,19 +76,19 @@ def test_the_plan_says_how_long_how_much_and_what_not():
     ]
 
 
-def test_the_dry_plan_has_every_cell_and_the_disk(tmp_path):
-    lines = plan_lines(a_head(CELLS), tmp_path, Page(width=80), every_cell=True)
+def test_the_dry_run_plan_lists_every_cell_and_the_disk(tmp_path):
+    lines = describe_plan(a_head(CELLS), tmp_path, Page(width=80), every_cell=True)
     assert lines[2].split() == ["01-tensor_add-corrected", "12", "s", "2.00", "GB"]
     # 12 s at 40 kB a second, and 30 kB for each of three cells
     assert lines[-1].startswith("  disk: about 570 kB, ")
     assert f"are free in {tmp_path}" in lines[-1]
 
 
-def test_a_pipe_gets_a_line_a_cell():
+def test_a_pipe_gets_a_line_per_cell():
     stream = io.StringIO()
-    observer = observer_for(stream)
-    assert isinstance(observer, Lines)
-    observer.planned(Plan(name="test", cells=CELLS), Path("runs/x"))
+    observer = make_observer(stream)
+    assert isinstance(observer, ProgressLines)
+    observer.planned(RunPlan(name="test", cells=CELLS), Path("runs/x"))
     observer.started(CELLS[0])
     observer.progress(Progress(CELLS[0], 1.0, 0.5, 30.0, "iteration"))
     observer.finished(a_record(SPEC, cell=CELLS[0].name, seconds=11.94))
@@ -97,10 +96,10 @@ def test_a_pipe_gets_a_line_a_cell():
     assert stream.getvalue() == "[1/1] 01-tensor_add-corrected: done in 12 s\n"
 
 
-def test_a_pipe_gets_a_line_a_minute_of_a_long_cell():
+def test_a_pipe_gets_a_line_per_minute_of_a_long_cell():
     stream = io.StringIO()
-    observer = Lines(stream)
-    observer.planned(Plan(name="test", cells=CELLS), Path("runs/x"))
+    observer = ProgressLines(stream)
+    observer.planned(RunPlan(name="test", cells=CELLS), Path("runs/x"))
     observer.started(CELLS[0])
     for seconds in range(1, 200):
         observer.progress(Progress(CELLS[0], float(seconds), seconds / 400, 30.0, "iteration"))
@@ -117,9 +116,9 @@ def test_a_pipe_gets_a_line_a_minute_of_a_long_cell():
     ]
 
 
-def test_quiet_gets_nothing():
+def test_quiet_prints_nothing():
     stream = io.StringIO()
-    assert type(observer_for(stream, quiet=True)) is Silent
+    assert type(make_observer(stream, quiet=True)) is SilentObserver
 
 
 class Terminal(io.StringIO):
@@ -127,11 +126,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_a_bar_and_a_word_about_failures():
+def test_a_terminal_gets_a_bar_and_failure_messages():
     stream = Terminal()
-    observer = observer_for(stream)
-    assert isinstance(observer, Bar)
-    observer.planned(Plan(name="test", cells=CELLS), Path("runs/x"))
+    observer = make_observer(stream)
+    assert isinstance(observer, ProgressBar)
+    observer.planned(RunPlan(name="test", cells=CELLS), Path("runs/x"))
     observer.started(CELLS[0])
     observer.progress(Progress(CELLS[0], 6.0, 0.5, 30.0, "iteration"))
     observer.noticed("a block is [red]damaged")
@@ -149,24 +148,24 @@ def test_a_terminal_gets_a_bar_and_a_word_about_failures():
         assert part in text
 
 
-def test_endings():
-    assert ending(a_record(outcome=Skipped(reason="no GPU"))) == "SKIPPED: no GPU"
-    assert ending(a_record(seconds=70.0)) == "done in 1 min 10 s"
+def test_outcomes_are_formatted():
+    assert format_outcome(a_record(outcome=Skipped(reason="no GPU"))) == "SKIPPED: no GPU"
+    assert format_outcome(a_record(seconds=70.0)) == "done in 1 min 10 s"
 
 
 def test_a_page_is_as_wide_as_the_terminal_and_plain_in_a_pipe(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    assert page_of(Terminal()) == Page(width=100, colour=True)
-    assert page_of(io.StringIO()) == Page(width=100, colour=False)
+    assert detect_page(Terminal()) == Page(width=100, colour=True)
+    assert detect_page(io.StringIO()) == Page(width=100, colour=False)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert page_of(Terminal()).colour is False
+    assert detect_page(Terminal()).colour is False
     monkeypatch.setenv("COLUMNS", "10")
-    assert page_of(Terminal()).width == 40
+    assert detect_page(Terminal()).width == 40
 
 
-def test_the_list_wraps_and_says_why_not():
+def test_list_wraps_and_gives_reasons_for_unavailable_entries():
     items = [
         Item(kind="workload", name="one", summary="Does one thing.", runs_here=True),
         Item(kind="probe", name="nvml", summary="Reads.", runs_here=False, reason="no driver", fix="pip install x"),
@@ -188,21 +187,21 @@ def a_measurement(validity, **options):
     return Measurement(spec=spec, records=(a_record(spec),), outcome=Completed(), facts=facts, validity=validity)
 
 
-def test_the_whole_is_as_bad_as_its_worst_part():
+def test_the_overall_verdict_is_the_worst():
     noisy = Reason(code="other_tenants", sentence="they were loud")
     found = [
         a_measurement(Validity(verdict="VALID"), size=1),
         *(a_measurement(Validity(verdict="SUSPECT", reasons=(noisy,)), size=size) for size in (2, 3, 4, 5)),
         a_measurement(None, size=6),
     ]
-    validity = overall(found)
+    validity = judge_run(found)
     assert validity.verdict == "SUSPECT"
     (reason,) = validity.reasons
     assert reason.sentence == "they were loud (tensor_add 2; also tensor_add 3; tensor_add 4 and 1 more)"
-    assert overall(found[-1:]) is None
+    assert judge_run(found[-1:]) is None
 
 
-def test_rows_are_named_by_what_differs():
+def test_rows_are_named_by_the_options_that_differ():
     found = [a_measurement(Validity(verdict="VALID"), size=size, variant="corrected") for size in (1, 2)]
     (table,) = generic.presentation(found).tables
     assert table.title == "variant=corrected, device cpu"
@@ -212,7 +211,7 @@ def test_rows_are_named_by_what_differs():
     assert generic.presentation([]).tables[0].title == "nothing was measured"
 
 
-def test_a_private_update_is_named_and_what_it_spent():
+def test_a_private_update_is_named_with_its_epsilon():
     spec = RunSpec(workload="mnist_cnn", update="dp_fast", defaults={"update.delta": 1e-5})
     outcomes = [Completed(quality=Quality(epsilon=epsilon)) for epsilon in (0.1234, 0.25)]
     records = tuple(a_record(spec, outcome=outcome) for outcome in outcomes)
@@ -235,7 +234,7 @@ def test_a_private_update_is_named_and_what_it_spent():
         (0.0, 5.0, False, False, "It held: 0 it/s at first, 5.00 it/s at the end."),
     ],
 )
-def test_how_a_soak_held(burst, sustained, throttled, fell, sentence):
+def test_a_soak_says_whether_the_rate_held(burst, sustained, throttled, fell, sentence):
     soak = Soak(burst=burst, sustained=sustained, throttled=throttled, fell=fell)
     measurement = Measurement(
         spec=SPEC, records=(a_record(SPEC),), outcome=Completed(), facts=Facts(unit="iteration"), soak=soak
@@ -245,26 +244,26 @@ def test_how_a_soak_held(burst, sustained, throttled, fell, sentence):
 
 
 def test_extra_columns_come_from_the_record(tmp_path):
-    view = with_columns(api.load(a_stored_run(tmp_path)).view(), ["torch", "cpu"])
+    view = add_columns(api.load(a_stored_run(tmp_path)).view(), ["torch", "cpu"])
     (row,) = view.tables[0].rows
     assert (row.entries["torch"].text, row.entries["cpu"].text) == ("2.13.0", "Test CPU")
     assert [column.key for column in view.tables[0].columns][-2:] == ["torch", "cpu"]
     with pytest.raises(UnknownName, match="no column named 'torhc'; did you mean 'torch'"):
-        with_columns(view, ["torhc"])
+        add_columns(view, ["torhc"])
 
 
-def test_a_number_of_threads_is_one_in_a_column_too(tmp_path):
+def test_the_number_of_threads_is_a_number_in_an_extra_column(tmp_path):
     run = stored_run(tmp_path, "test", [30.0], environment=Environment(python="3.11", threads=4))
     view = api.load(run).view()
-    (row,) = with_columns(view, ["threads", "python"]).tables[0].rows
+    (row,) = add_columns(view, ["threads", "python"]).tables[0].rows
     assert (row.entries["threads"], row.entries["python"]) == (Number(value=4), Text(text="3.11"))
 
 
 CARD = RunSpec(workload="tensor_add", device="cuda")
 
 
-def on_a_card(*memories):
-    """One process each, with what it used of its card."""
+def measure_on_device(*memories):
+    """Return a measurement with one process per given device memory."""
     rate = estimate(10.0, 9.0, 11.0, "it/s")
     return Measurement(
         spec=CARD,
@@ -276,40 +275,40 @@ def on_a_card(*memories):
     )
 
 
-def test_the_memory_of_a_device_has_a_column_where_one_was_measured_on():
+def test_device_memory_has_a_column_if_a_device_was_measured():
     card = DeviceMemory(peak_bytes=6 * 10**9, limit_bytes=12 * 10**9)
-    [table] = generic.presentation([on_a_card(DeviceMemory(peak_bytes=10**9), card)]).tables
+    [table] = generic.presentation([measure_on_device(DeviceMemory(peak_bytes=10**9), card)]).tables
     assert [column.key for column in table.columns][-3:] == ["memory", "device_memory", "n"]
     entry = table.rows[0].entries["device_memory"]
     assert (entry.value, entry.unit, entry.method) == (6e9, "B", "largest peak of a device, out of 12.0 GB")
-    [uncounted] = generic.presentation([on_a_card(DeviceMemory(limit_bytes=10**9))]).tables
+    [uncounted] = generic.presentation([measure_on_device(DeviceMemory(limit_bytes=10**9))]).tables
     assert isinstance(uncounted.rows[0].entries["device_memory"], Missing)
-    [on_cpu] = generic.presentation([on_a_card(None)]).tables
+    [on_cpu] = generic.presentation([measure_on_device(None)]).tables
     assert "device_memory" not in [column.key for column in on_cpu.columns]
 
 
-def test_show_tells_how_much_of_a_device_was_used(tmp_path):
+def test_show_states_the_device_memory_used(tmp_path):
     run = RunFolder(a_stored_run(tmp_path))
     [cell] = run.head().plan.cells
     memory = DeviceMemory(peak_bytes=6 * 10**9, limit_bytes=12 * 10**9)
     run.write_record(a_record(cell.spec, run=run.name, device_memory=memory), cell)
     stored = api.load(run.path)
-    assert "peak 6.00 GB of 12.0 GB" in run_text(stored.head, stored.cells, stored.view(), Page())
+    assert "peak 6.00 GB of 12.0 GB" in describe_run_in_full(stored.head, stored.cells, stored.view(), Page())
 
 
-def test_show_has_the_rig_the_cells_and_the_cut(tmp_path):
+def test_show_prints_machine_cells_and_warm_up_cut(tmp_path):
     run = api.load(a_stored_run(tmp_path, label="mine"))
-    text = run_text(run.head, run.cells, run.view(), Page(width=80))
+    text = describe_run_in_full(run.head, run.cells, run.view(), Page(width=80))
     for part in ("mine: Test CPU", "processor       Test CPU, 2 cores, 2 threads", "01-test: done in 0.0 s", "1.21 GB",
                  "rate over time (it/s)", "steady from the first step", run.cells[0].record.spec.key()):  # fmt: skip
         assert part in text
 
 
-def test_a_rig_in_one_line():
+def test_a_machine_is_described_in_one_line():
     assert a_system(virtualisation="KVM").line().endswith("no accelerator, KVM virtual machine")
 
 
-def test_a_run_names_the_machines_that_it_ran_on_and_not_the_one_it_was_started_on():
+def test_a_run_names_its_machines_and_not_the_login_node():
     compute, login = a_system(), a_system(memory_bytes=1_000_000_000)
     other = a_system(memory_bytes=99_000_000_000)
     head = a_head([], system=login)
@@ -317,4 +316,4 @@ def test_a_run_names_the_machines_that_it_ran_on_and_not_the_one_it_was_started_
     assert head.machines([a_record(SPEC)]) == (login,)
     everywhere = head.machines([a_record(SPEC, nodes=(compute,)), a_record(SPEC, nodes=(compute, compute, other))])
     assert everywhere == (compute, compute, other)
-    assert rig_line(everywhere) == f"2 nodes, each {compute.line()}; {other.line()}"
+    assert describe_machines(everywhere) == f"2 nodes, each {compute.line()}; {other.line()}"

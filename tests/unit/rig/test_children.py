@@ -1,4 +1,4 @@
-"""Crashes and hangs of children are results."""
+"""Tests of child processes: crashes and hangs are results."""
 
 import importlib.metadata
 import signal
@@ -11,15 +11,15 @@ import pytest
 
 from rigdyno.rig import devices, traps
 from rigdyno.rig.child import ChildEnd, run_snippet
-from rigdyno.rig.devices import Found, best_device, find_accelerators
+from rigdyno.rig.devices import FoundDevices, choose_best_device, find_accelerators
 from rigdyno.schema.system import Accelerator
 
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 
 
-def test_a_snippet_that_works():
+def test_a_working_snippet_succeeds():
     end = run_snippet("print('hello')", seconds=60)
-    assert (end.good, end.output.strip(), end.signal_name) == (True, "hello", None)
+    assert (end.succeeded, end.output.strip(), end.signal_name) == (True, "hello", None)
 
 
 def test_a_signal_is_named():
@@ -28,18 +28,18 @@ def test_a_signal_is_named():
     assert finding.sentence == "an illegal instruction dies with SIGILL"
 
 
-def test_an_exception_is_told_by_its_last_line():
-    assert run_snippet("raise ValueError('too small')", seconds=60).how() == "fails: ValueError: too small"
+def test_an_exception_is_described_by_its_last_line():
+    assert run_snippet("raise ValueError('too small')", seconds=60).describe() == "fails: ValueError: too small"
 
 
-def test_a_hang_ends_with_its_own_children():
+def test_a_hang_is_killed_with_its_children():
     hang = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     end = run_snippet(hang, seconds=0.3)
-    assert (end.good, end.signal_name) == (False, None)
-    assert end.how() == "did not end within 0.3 s"
+    assert (end.succeeded, end.signal_name) == (False, None)
+    assert end.describe() == "did not end within 0.3 s"
 
 
-def test_illegal_bf16_is_mended_by_a_narrower_instruction_set(monkeypatch):
+def test_illegal_bf16_is_fixed_by_a_narrower_instruction_set(monkeypatch):
     tried = []
 
     def run(snippet, seconds, variables=None):
@@ -53,7 +53,7 @@ def test_illegal_bf16_is_mended_by_a_narrower_instruction_set(monkeypatch):
     assert "SIGILL" in finding.sentence
 
 
-def test_without_torch_nothing_is_known(monkeypatch):
+def test_without_torch_the_result_is_unknown(monkeypatch):
     monkeypatch.setattr(traps, "run_snippet", lambda *_: ChildEnd(traps.NO_TORCH, output="No module named 'torch'\n"))
     assert traps.try_fp16().status == "unknown"
     assert traps.try_compile().status == "unknown"
@@ -67,7 +67,7 @@ def test_a_missing_compiler_is_named(monkeypatch):
     assert "g++" in (finding.fix or "") or "xcode" in (finding.fix or "")
 
 
-def test_huge_pages():
+def test_huge_pages_are_judged_by_setting_and_share():
     assert traps.judge_huge_pages("always", 1.0, 1.0, torch_asks=False).status == "fine"
     assert traps.judge_huge_pages("madvise", 0.0, 1.0, torch_asks=True).status == "fine"
     assert traps.judge_huge_pages("madvise", 0.0, 1.0, torch_asks=False).fix == "export THP_MEM_ALLOC_ENABLE=1"
@@ -82,33 +82,33 @@ def test_small_shared_memory_is_a_trap(monkeypatch):
     assert "--shm-size" in (finding.fix or "")
 
 
-def test_devices_come_from_the_childs_last_line(monkeypatch):
+def test_devices_are_read_from_the_childs_last_line(monkeypatch):
     card = Accelerator(kind="rocm", name="MI300X", memory_bytes=1, capability="gfx942")
-    answer = msgspec.json.encode(Found(accelerators=(card,), versions={"torch": "2.9"})).decode()
+    answer = msgspec.json.encode(FoundDevices(accelerators=(card,), versions={"torch": "2.9"})).decode()
     monkeypatch.setattr(devices, "run_python", lambda *_: ChildEnd(0, output=f"a warning\n{answer}\n"))
-    assert find_accelerators() == Found(accelerators=(card,), versions={"torch": "2.9"})
+    assert find_accelerators() == FoundDevices(accelerators=(card,), versions={"torch": "2.9"})
 
 
-def test_a_driver_that_crashes_is_a_reason(monkeypatch):
+def test_a_crash_of_the_driver_is_given_as_a_reason(monkeypatch):
     monkeypatch.setattr(devices, "run_python", lambda *_: ChildEnd(-signal.SIGSEGV))
     found = find_accelerators()
     assert found.accelerators == ()
     assert found.reason == "asking torch for its devices dies with SIGSEGV"
 
 
-def test_the_best_device():
-    assert best_device(()) == "cpu"
-    assert best_device((Accelerator(kind="rocm", name="a"),)) == "cuda"
-    assert best_device((Accelerator(kind="mps", name="a"),)) == "mps"
+def test_the_best_device_is_an_accelerator_if_there_is_one():
+    assert choose_best_device(()) == "cpu"
+    assert choose_best_device((Accelerator(kind="rocm", name="a"),)) == "cuda"
+    assert choose_best_device((Accelerator(kind="mps", name="a"),)) == "mps"
 
 
-def test_what_two_frameworks_see_is_counted_once():
+def test_an_accelerator_seen_by_two_frameworks_counts_once():
     card, other = Accelerator(kind="cuda", name="a"), Accelerator(kind="xpu", name="b")
-    found = devices.together(
+    found = devices.merge_devices(
         [
-            Found(accelerators=(card, card), threads=2, versions={"torch": "2.9", "cuda": "13"}),
-            Found(reason="tensorflow can't be imported"),
-            Found(accelerators=(card, other), threads=4, versions={"jax": "1", "cuda": "12"}),
+            FoundDevices(accelerators=(card, card), threads=2, versions={"torch": "2.9", "cuda": "13"}),
+            FoundDevices(reason="tensorflow can't be imported"),
+            FoundDevices(accelerators=(card, other), threads=4, versions={"jax": "1", "cuda": "12"}),
         ]
     )
     assert found.accelerators == (card, card, other)
@@ -118,24 +118,24 @@ def test_what_two_frameworks_see_is_counted_once():
 
 
 @pytest.mark.parametrize(("version", "asked"), [("2.13.0+cpu", 0), ("2.13.0", 1), ("2.13.0+cu128", 1)])
-def test_a_torch_for_cpus_alone_is_not_asked(monkeypatch, version, asked):
-    """Loading it takes seconds."""
+def test_a_cpu_only_torch_is_not_asked(monkeypatch, version, asked):
+    """Loading torch takes seconds."""
     calls = []
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    monkeypatch.setattr(devices, "_ask", lambda name, seconds: calls.append(name) or Found())
-    assert devices.accelerators_here() == ()
+    monkeypatch.setattr(devices, "_ask", lambda name, seconds: calls.append(name) or FoundDevices())
+    assert devices.find_accelerators_here() == ()
     assert calls == ["torch"] * (asked if sys.platform == "linux" else 1)
 
 
-def test_a_framework_whose_libraries_do_not_load_is_a_reason():
+def test_a_framework_that_does_not_load_is_given_as_a_reason():
     def broken():
         raise OSError("libcudart.so.12: cannot open shared object file")
 
-    found = devices.look_here(SimpleNamespace(module="torch", accelerators=broken))
-    assert found == Found(reason="torch can't be imported: libcudart.so.12: cannot open shared object file")
+    found = devices.find_devices_here(SimpleNamespace(module="torch", accelerators=broken))
+    assert found == FoundDevices(reason="torch can't be imported: libcudart.so.12: cannot open shared object file")
 
 
-def test_the_child_answers_for_the_framework_that_it_is_asked_for():
+def test_the_child_process_answers_for_its_framework():
     found = devices._ask("torch", 240.0)
     assert found.reason is None
     assert found.versions["torch"] == metadata.version("torch")

@@ -1,14 +1,14 @@
-"""What surrounds a run, without anybody's name."""
+"""Tests of describing the environment of a run, without personal names."""
 
 import subprocess
 
 from rigdyno.rig import environment as module
-from rigdyno.rig.environment import describe_environment, git_state, speed_variables
+from rigdyno.rig.environment import describe_environment, read_git_state, select_speed_variables
 
 
 def test_only_variables_that_change_speed_are_kept():
     variables = {"OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0", "PASSWORD": "x", "HOSTNAME": "y"}
-    assert speed_variables(variables) == {"OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0"}
+    assert select_speed_variables(variables) == {"OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0"}
 
 
 def test_no_user_name_leaks_through_a_path(monkeypatch):
@@ -20,7 +20,7 @@ def test_no_user_name_leaks_through_a_path(monkeypatch):
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_ada.l/x",
         "OMP_PROC_BIND": "ada",
     }
-    assert speed_variables(variables) == {
+    assert select_speed_variables(variables) == {
         "LD_PRELOAD": "~/lib/a.so:/scratch/~/b.so",
         "OMP_PROC_BIND": "ada",
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_~/x",
@@ -28,39 +28,39 @@ def test_no_user_name_leaks_through_a_path(monkeypatch):
     }
 
 
-def test_the_state_of_a_checkout(tmp_path):
+def test_git_state_has_the_commit_and_local_changes(tmp_path):
     package = tmp_path / "src/rigdyno"
     package.mkdir(parents=True)
     (package / "a.py").write_text("1\n")
-    assert git_state(package) is None
+    assert read_git_state(package) is None
     _git(tmp_path, "init")
-    assert git_state(package) is None  # no commit yet
+    assert read_git_state(package) is None  # no commit yet
     _git(tmp_path, "add", ".")
     _git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "one")
-    clean = git_state(package)
+    clean = read_git_state(package)
     assert clean is not None
     assert len(clean.commit) == 40
     assert not clean.dirty
     (package / "a.py").write_text("2\n")
-    changed = git_state(package)
+    changed = read_git_state(package)
     assert changed is not None
     assert changed.dirty
 
 
-def test_somebody_elses_checkout_is_not_ours(tmp_path):
+def test_another_checkout_around_the_package_is_ignored(tmp_path):
     _git(tmp_path, "init")
     package = tmp_path / ".venv/lib/site-packages/rigdyno"
     package.mkdir(parents=True)
-    assert git_state(package) is None
+    assert read_git_state(package) is None
 
 
-def test_no_git_no_state(tmp_path, monkeypatch):
+def test_without_git_there_is_no_state(tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_state(tmp_path / "src/rigdyno") is None
+    assert read_git_state(tmp_path / "src/rigdyno") is None
 
 
-def test_this_environment():
+def test_the_environment_of_this_process_has_its_packages():
     found = describe_environment()
     assert {"numpy", "msgspec"} <= set(found.packages)
 

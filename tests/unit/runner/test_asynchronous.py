@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rigdyno.frameworks.torch import Torch
-from rigdyno.runner import own_loop
+from rigdyno.runner import here
 from rigdyno.runner.device import waiter_for
-from rigdyno.runner.measure import ASYNCHRONOUS_BLOCK_NS, StepMeter
+from rigdyno.runner.meter import ASYNCHRONOUS_BLOCK_NS, StepMeter
+from rigdyno.runner.pairs.turns import REQUEST, SOCKET_KIND, TurnMeter
 from rigdyno.runner.phases import PhaseClock
-from rigdyno.runner.turns import REQUEST, SOCKET_KIND, TurnMeter
 from rigdyno.schema.samples import PHASES, STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows
 from rigdyno.schema.spec import Budget
 from rigdyno.schema.system import Accelerator
@@ -39,7 +39,7 @@ class Rig:
         return RowFile(self.path, Header(fields=STEP_FIELDS, kinds=kinds, participant=a_rank()))
 
     def durations(self):
-        """In nanoseconds, and how many steps that were."""
+        """Return the duration in nanoseconds and the number of steps of every row."""
         _, rows = read_rows(self.path)
         return [(int(row["end_ns"] - row["start_ns"]), int(row["steps"])) for row in rows]
 
@@ -91,9 +91,9 @@ def steps_of_two_devices(rig, monkeypatch):
 
 
 def a_users_own_loop(rig, monkeypatch):
-    monkeypatch.setattr(own_loop, "loaded_frameworks", lambda: [rig.framework])
+    monkeypatch.setattr(here, "find_loaded_frameworks", lambda: [rig.framework])
     card = Accelerator(kind="cuda", name="Simulated")
-    wait = own_loop._waiter(a_system(accelerators=(card, card)))
+    wait = here._make_waiter(a_system(accelerators=(card, card)))
     rig.torch.queues[1].peak = 0  # never used
     meter = StepMeter(rig.file("step"), rig.clock, None, synchronise=wait, settled=settled)
     for _ in range(100):
@@ -118,7 +118,7 @@ def turns_of_an_arm(rig, monkeypatch):
 
 
 def phases_of_steps(rig, monkeypatch):
-    """Where the device was, by the clock of the host: a phase belongs to the row of steps that it began in."""
+    """Compare phases with the device's times on the host's clock: a phase belongs to the row in which it began."""
     queue = rig.torch.queues[0]
     phases = PhaseClock(rig.file(*PHASES), rig.clock, rig.framework, "cuda")
     truth = []
@@ -155,7 +155,7 @@ def test_the_figures_are_those_of_the_device(scenario, tmp_path, monkeypatch):
 def sites_in_the_source():
     """Every line of runner/ that waits for a device."""
     found = set()
-    for path in (SOURCE / "runner").glob("*.py"):
+    for path in (SOURCE / "runner").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and not node.args and not node.keywords:
                 name = getattr(node.func, "id", None) or getattr(node.func, "attr", "")
@@ -168,7 +168,7 @@ SITES = sorted(sites_in_the_source())
 
 
 def named(site):
-    """For a test's name: a line may move."""
+    """Return the id of a test: the function instead of the line, which may move."""
     file, line = site
     tree = ast.parse((SOURCE / file).read_text())
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]

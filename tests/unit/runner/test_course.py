@@ -5,7 +5,7 @@ import pytest
 
 from rigdyno.runner.course import DuelCourse
 from rigdyno.schema.record import Failed
-from rigdyno.schema.spec import Plan
+from rigdyno.schema.spec import RunPlan
 from rigdyno.store.folder import RunFolder
 from stored_duels import DUEL, A, arm_cells, stored_duel, stored_suite, write_pairs
 from support import ManualClock, a_stored_run
@@ -37,24 +37,24 @@ def started(tmp_path):
     return lambda done=(), planned=10, **changes: stored_duel(tmp_path, done, planned=planned, **changes)
 
 
-def test_what_is_no_duel_has_none(tmp_path):
+def test_a_plan_without_a_duel_has_no_pairs(tmp_path):
     assert fight(a_stored_run(tmp_path), ()) == []
 
 
-def test_it_ends_once_it_is_decided_and_precise(started):
+def test_a_duel_ends_once_it_is_decided_and_precise(started):
     assert fight(started(), SLOWER * 2) == [1, 2, 3, 4, 5, 6]
 
 
-def test_it_goes_on_with_what_is_planned_while_it_is_not(started):
+def test_an_undecided_duel_continues_with_the_planned_pairs(started):
     assert fight(started(), WIDE * 2) == list(range(1, 11))
 
 
-def test_pairs_that_are_over_are_not_fought_again(started):
+def test_completed_pairs_are_not_run_again(started):
     assert fight(started(SLOWER[:4]), SLOWER) == [5, 6]
     assert fight(started(SLOWER), SLOWER) == []
 
 
-def test_a_pair_of_which_one_arm_has_no_record_is_fought_again(started):
+def test_a_pair_with_one_record_is_run_again(started):
     path = started(SLOWER[:4])
     (path / "cells" / "pair002-b" / "record.json").unlink()
     assert fight(path, SLOWER) == [2, 5, 6]
@@ -72,12 +72,12 @@ def test_a_lost_arm_ends_it_and_what_was_lost_before_does_not(started):
     assert fight(path, WIDE * 2) == [4, 5, 6, 7, 8, 9, 10]
 
 
-def test_it_ends_before_a_pair_that_would_end_too_late(started):
+def test_a_duel_ends_before_a_pair_that_would_end_too_late(started):
     """Pairs of 12 s, as their records say: the fifth would end after 50 s."""
     assert fight(started(), WIDE, seconds=12.0, budget_seconds=50.0) == [1, 2, 3, 4]
 
 
-def test_two_pairs_are_fought_however_late_it_is(started):
+def test_two_pairs_are_run_however_late_it_is(started):
     assert fight(started(), WIDE, seconds=12.0, budget_seconds=5.0) == [1, 2]
 
 
@@ -92,9 +92,9 @@ def test_a_suites_noise_comes_to_its_end(tmp_path):
     assert fight(path, (1.3, 0.7, 1.2, 0.9)) == [4]
 
 
-def test_the_pairs_of_a_plan_in_any_order(started):
+def test_pairs_are_found_in_a_plan_of_any_order(started):
     folder = RunFolder(started())
     cells = tuple(reversed(arm_cells(A, A, 3)))
-    course = DuelCourse(Plan(name="x", cells=cells, duel=DUEL), ManualClock())
+    course = DuelCourse(RunPlan(name="x", cells=cells, duel=DUEL), ManualClock())
     pairs = list(iter(lambda: course.next_cells(folder), []))
     assert [(a.arm, b.arm, a.pair) for a, b in pairs] == [("a", "b", 3), ("a", "b", 2), ("a", "b", 1)]

@@ -13,15 +13,15 @@ def training(batch):
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(512, 98), (1, 50_000), (50_000, 1), (16, 3125), (None, 50_000)])
-def test_an_epoch_in_steps(batch, steps):
+def test_an_epoch_is_converted_to_steps(batch, steps):
     assert in_steps(Budget(job_items=50_000), training(batch)).job_steps == steps
 
 
-def test_steps_of_several_items():
+def test_steps_of_several_items_are_rounded_up():
     assert in_steps(Budget(job_items=10), Steps(kinds={"step": lambda: None}, items_per_step=4.0)).job_steps == 3
 
 
-def test_other_budgets_stay_as_they_are():
+def test_other_budgets_are_unchanged():
     for budget in (Budget(), Budget(job_steps=7), Budget(max_steps=3)):
         assert in_steps(budget, training(10)) == budget
     assert Budget(job_items=5).is_job

@@ -4,18 +4,18 @@ import struct
 
 import pytest
 
-from rigdyno.runner.live import LiveRate
+from rigdyno.runner.orchestrate import LiveRate
 from rigdyno.schema.samples import STEP_STRUCT
 from support import write_steps
 
 
-def test_the_rate_of_the_last_two_seconds(tmp_path):
+def test_the_live_rate_is_that_of_the_last_two_seconds(tmp_path):
     path = tmp_path / "steps.0.rows"
     write_steps(path, [500_000_000] * 10 + [100_000_000] * 30)
     assert LiveRate(path).rate() == pytest.approx(10.0)
 
 
-def test_nothing_to_say_before_the_first_row(tmp_path):
+def test_there_is_no_rate_before_the_first_row(tmp_path):
     path = tmp_path / "steps.0.rows"
     live = LiveRate(path)
     assert live.rate() is None
@@ -23,7 +23,7 @@ def test_nothing_to_say_before_the_first_row(tmp_path):
     assert live.rate() is None
 
 
-def test_reads_on_where_it_stopped_and_waits_for_a_row_to_be_whole(tmp_path):
+def test_reading_continues_where_it_stopped_and_waits_for_a_whole_row(tmp_path):
     path = tmp_path / "steps.0.rows"
     write_steps(path, [1_000_000_000])
     live = LiveRate(path)

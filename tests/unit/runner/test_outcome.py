@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from rigdyno.contracts import Exit, Left
-from rigdyno.runner.outcome import Evidence, outcome_of
+from rigdyno.runner.collect import ExitEvidence, classify_exit
 from rigdyno.runner.worker import failure
 from rigdyno.schema.layout import CellFolder
 from rigdyno.schema.record import Completed, Failed, Quality, Skipped, WorkerReport
@@ -21,7 +21,7 @@ def evidence(tmp_path, *, reports=(), exits=(), world_size=1, lost=None, out_of_
         "folder": CellFolder(tmp_path),
         "began_stepping": True,
     }
-    return Evidence(**{**fields, **changes})
+    return ExitEvidence(**{**fields, **changes})
 
 
 def ended(code):
@@ -32,19 +32,19 @@ def ended(code):
 def test_a_report_counts_more_than_the_exit_code(tmp_path):
     """Some processes abort on leaving, after everything is done and written."""
     report = WorkerReport(outcome=Completed(quality=Quality(correct=True)))
-    outcome = outcome_of(evidence(tmp_path, reports=(report,), exits=ended(-signal.SIGABRT)))
+    outcome = classify_exit(evidence(tmp_path, reports=(report,), exits=ended(-signal.SIGABRT)))
     assert outcome == Completed(quality=Quality(correct=True))
 
 
 def test_one_failed_rank_fails_the_cell(tmp_path):
     failed = Failed(kind="exception", phase="build", message="ValueError: no")
     reports = (WorkerReport(outcome=Completed()), WorkerReport(outcome=failed))
-    assert outcome_of(evidence(tmp_path, reports=reports, exits=(Exit(1),), world_size=2)) == failed
+    assert classify_exit(evidence(tmp_path, reports=reports, exits=(Exit(1),), world_size=2)) == failed
 
 
 def test_a_rank_without_a_report_fails_the_cell(tmp_path):
     reports = (WorkerReport(outcome=Completed()),)
-    outcome = outcome_of(evidence(tmp_path, reports=reports, exits=(Exit(0), Exit(-signal.SIGSEGV)), world_size=2))
+    outcome = classify_exit(evidence(tmp_path, reports=reports, exits=(Exit(0), Exit(-signal.SIGSEGV)), world_size=2))
     assert isinstance(outcome, Failed)
     assert outcome.kind == "signal"
     assert "SIGSEGV" in outcome.message
@@ -56,87 +56,87 @@ MISSING_ITS_PEER = WorkerReport(outcome=Failed(kind="exception", phase="measure"
 
 def test_a_lost_rank_is_named_and_not_what_the_others_say_about_it(tmp_path):
     exits = (Exit(-signal.SIGKILL, "rank1"), Exit(1, "rank0"))
-    outcome = outcome_of(evidence(tmp_path, reports=(MISSING_ITS_PEER,), exits=exits, world_size=2))
+    outcome = classify_exit(evidence(tmp_path, reports=(MISSING_ITS_PEER,), exits=exits, world_size=2))
     assert outcome == Failed(kind="signal", phase="measure", message="rank 1 was lost: SIGKILL: killed from outside")
 
 
-def test_a_rank_that_was_told_to_stop_is_not_who_failed(tmp_path):
+def test_a_rank_that_got_sigterm_is_not_the_first_failure(tmp_path):
     root = Failed(kind="exception", phase="build", message="ValueError: no")
     exits = (Exit(-signal.SIGTERM, "rank0"), Exit(1, "rank1"))
     found = evidence(tmp_path, exits=exits, world_size=2)
     found.reports["rank1"] = WorkerReport(outcome=root)
-    assert outcome_of(found) == root
+    assert classify_exit(found) == root
 
 
 def test_the_rank_that_failed_first_says_why(tmp_path):
     root = Failed(kind="exception", phase="build", message="ValueError: no")
     exits = (Exit(1, "rank1"), Exit(1, "rank0"))
     reports = (MISSING_ITS_PEER, WorkerReport(outcome=root))
-    assert outcome_of(evidence(tmp_path, reports=reports, exits=exits, world_size=2)) == root
+    assert classify_exit(evidence(tmp_path, reports=reports, exits=exits, world_size=2)) == root
 
 
 def test_ranks_that_abort_after_all_is_done_have_completed(tmp_path):
     exits = (Exit(-signal.SIGABRT, "rank1"),)
-    assert outcome_of(evidence(tmp_path, reports=(COMPLETED, COMPLETED), exits=exits, world_size=2)) == Completed()
+    assert classify_exit(evidence(tmp_path, reports=(COMPLETED, COMPLETED), exits=exits, world_size=2)) == Completed()
 
 
 def test_a_time_out_names_the_ranks_that_did_not_come(tmp_path):
-    outcome = outcome_of(evidence(tmp_path, reports=(COMPLETED,), timed_out_after=90.0, world_size=3))
+    outcome = classify_exit(evidence(tmp_path, reports=(COMPLETED,), timed_out_after=90.0, world_size=3))
     assert isinstance(outcome, Failed)
     assert outcome.message == "no end after 1 min 30 s; still missing: ranks 1, 2"
 
 
 def test_a_node_that_is_lost_is_what_happened_unless_everybody_had_reported(tmp_path):
     lost = "node 1 (beta) is gone"
-    outcome = outcome_of(evidence(tmp_path, reports=(MISSING_ITS_PEER,), lost=lost, world_size=2))
+    outcome = classify_exit(evidence(tmp_path, reports=(MISSING_ITS_PEER,), lost=lost, world_size=2))
     assert outcome == Failed(kind="node_lost", phase="measure", message=lost)
-    assert outcome_of(evidence(tmp_path, reports=(COMPLETED, COMPLETED), lost=lost, world_size=2)) == Completed()
+    assert classify_exit(evidence(tmp_path, reports=(COMPLETED, COMPLETED), lost=lost, world_size=2)) == Completed()
 
 
 def test_a_sampler_that_died_is_not_blamed_for_the_cell(tmp_path):
-    outcome = outcome_of(evidence(tmp_path, exits=(Exit(-signal.SIGKILL, "node0"), Exit(1, "rank0"))))
+    outcome = classify_exit(evidence(tmp_path, exits=(Exit(-signal.SIGKILL, "node0"), Exit(1, "rank0"))))
     assert outcome == Failed(kind="exit", phase="measure", message="left no report, exit code 1")
 
 
 def test_torchrun_that_can_not_even_start_is_quoted(tmp_path):
     (tmp_path / "node0").mkdir()
     (tmp_path / "node0" / "launcher.log").write_text("RendezvousConnectionError: the port is taken\n")
-    outcome = outcome_of(evidence(tmp_path, exits=(Exit(1),), began_stepping=False, world_size=2))
+    outcome = classify_exit(evidence(tmp_path, exits=(Exit(1),), began_stepping=False, world_size=2))
     assert isinstance(outcome, Failed)
     assert "the port is taken" in outcome.message
 
 
 def test_what_the_built_workload_refuses_is_skipped(tmp_path):
     skipped = Skipped(reason="scripting doesn't fold it")
-    assert outcome_of(evidence(tmp_path, reports=(WorkerReport(outcome=skipped),))) == skipped
+    assert classify_exit(evidence(tmp_path, reports=(WorkerReport(outcome=skipped),))) == skipped
 
 
 @pytest.mark.parametrize("number", [signal.SIGILL, signal.SIGKILL, signal.SIGBUS, signal.SIGFPE])
 def test_a_signal_is_named(tmp_path, number):
-    outcome = outcome_of(evidence(tmp_path, exits=ended(-number)))
+    outcome = classify_exit(evidence(tmp_path, exits=ended(-number)))
     assert isinstance(outcome, Failed)
     assert outcome.kind == "signal"
     assert outcome.message.startswith(number.name)
 
 
 def test_a_kill_by_the_kernel_for_want_of_memory_is_told_from_any_other(tmp_path):
-    outcome = outcome_of(evidence(tmp_path, exits=ended(-signal.SIGKILL), out_of_memory=(0,)))
+    outcome = classify_exit(evidence(tmp_path, exits=ended(-signal.SIGKILL), out_of_memory=(0,)))
     assert isinstance(outcome, Failed)
     assert outcome.kind == "out_of_memory"
-    elsewhere = outcome_of(evidence(tmp_path, exits=ended(-signal.SIGKILL), out_of_memory=(1,)))
+    elsewhere = classify_exit(evidence(tmp_path, exits=ended(-signal.SIGKILL), out_of_memory=(1,)))
     assert isinstance(elsewhere, Failed)
     assert elsewhere.kind == "signal"
 
 
 def test_a_time_out_is_told_from_the_signal_that_ended_it(tmp_path):
-    outcome = outcome_of(evidence(tmp_path, exits=ended(-signal.SIGTERM), timed_out_after=90.0))
+    outcome = classify_exit(evidence(tmp_path, exits=ended(-signal.SIGTERM), timed_out_after=90.0))
     assert outcome == Failed(kind="timeout", phase="measure", message="no end after 1 min 30 s")
 
 
 def test_a_worker_that_dies_before_it_can_report_is_quoted(tmp_path):
     (tmp_path / "rank0").mkdir()
     (tmp_path / "rank0" / "log.txt").write_bytes(b"Traceback\nImportError: libfoo.so \xff missing\n")
-    outcome = outcome_of(evidence(tmp_path, exits=ended(1), began_stepping=False))
+    outcome = classify_exit(evidence(tmp_path, exits=ended(1), began_stepping=False))
     assert isinstance(outcome, Failed)
     assert outcome.kind == "exit"
     assert "ImportError: libfoo.so" in outcome.message
@@ -152,7 +152,7 @@ def test_a_worker_that_dies_before_it_can_report_is_quoted(tmp_path):
         (SystemExit(3), "exception"),
     ],
 )
-def test_what_a_workload_raises(error, kind):
+def test_an_exception_of_a_workload_is_classified(error, kind):
     outcome = failure(error, "measure")
     assert outcome.kind == kind
     assert outcome.phase == "measure"

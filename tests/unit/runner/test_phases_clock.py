@@ -30,11 +30,11 @@ def test_every_phase_begins_where_the_last_one_ended(tmp_path):
     assert marked(tmp_path / "phases.0.rows", STEP) == TIMED
 
 
-def test_what_lies_between_two_steps_is_no_phase(tmp_path):
+def test_the_time_between_two_steps_is_no_phase(tmp_path):
     """The meter's own work, and the writing of these very rows."""
     assert marked(tmp_path / "one.rows", [*STEP, *STEP]) == TIMED * 2
     assert marked(tmp_path / "two.rows", [*STEP, None, *STEP, None, None]) == TIMED * 2
 
 
-def test_a_phase_that_takes_no_time_is_none(tmp_path):
+def test_a_phase_that_takes_no_time_is_left_out(tmp_path):
     assert marked(tmp_path / "phases.0.rows", [(1.0, ""), (0.0, "data"), (0.5, "forward")]) == [("forward", 0.5)]

@@ -6,14 +6,13 @@ import math
 import numpy as np
 import pytest
 
+from rigdyno.base.files import write_json
 from rigdyno.contracts import Channel
-from rigdyno.probes._meters import Meters
+from rigdyno.probes.common.probe_set import ProbeSet
 from rigdyno.runner.sampler import Sampler, pid_files, worker_pids
 from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.participant import laid_out, sampler_of
 from rigdyno.schema.samples import read_rows
-from rigdyno.schema.spec import Cell, RunSpec
-from rigdyno.store.files import write_json
+from rigdyno.schema.spec import Cell, RunSpec, assign_participants, sampler_of
 from support import ManualClock
 
 
@@ -44,7 +43,7 @@ class ScriptedProbe:
 
 
 def sampled(tmp_path, clock, probe, readings, cpu_ns=lambda: 0, **limits):
-    meters = Meters({"scripted": probe}, list, clock)
+    meters = ProbeSet({"scripted": probe}, list, clock)
     sampler = Sampler(tmp_path / "telemetry.rows", sampler_of(0), clock, meters, cpu_ns, **limits)
     stops = iter([False] * readings + [True])
     sampler.run(lambda: next(stops))
@@ -52,7 +51,7 @@ def sampled(tmp_path, clock, probe, readings, cpu_ns=lambda: 0, **limits):
     return read_rows(tmp_path / "telemetry.rows")
 
 
-def test_reads_at_fixed_times_and_keeps_missing_values_missing(tmp_path):
+def test_the_sampler_reads_at_fixed_times_and_keeps_missing_values_missing(tmp_path):
     clock = ManualClock()
     probe = ScriptedProbe(clock, cost_seconds=0.02)
     header, rows = sampled(tmp_path, clock, probe, readings=4)
@@ -88,8 +87,8 @@ def test_one_dear_reading_is_soon_forgotten(tmp_path):
     assert (pauses[0], pauses[1] > 0.9, pauses[-1]) == (0.5, True, 0.5)
 
 
-def test_finds_workers_that_start_after_it(tmp_path):
-    cell = Cell(name="01-x", spec=RunSpec(workload="w", world_size=4), participants=laid_out(4, 2, "cpu"))
+def test_the_sampler_finds_workers_that_start_after_it(tmp_path):
+    cell = Cell(name="01-x", spec=RunSpec(workload="w", world_size=4), participants=assign_participants(4, 2, "cpu"))
     write_json(CellFolder(tmp_path).spec, cell)
     files = pid_files(tmp_path, node=1)
     assert worker_pids(files) == []
@@ -104,7 +103,7 @@ def test_rows_of_two_probes_stand_side_by_side(tmp_path):
     first, second = ScriptedProbe(clock, 0.0), ScriptedProbe(clock, 0.0)
     second.open = lambda pids: setattr(second, "_pids", pids) or [Channel("power_w", "W"), Channel("other", "1")]
     sampler = Sampler(
-        tmp_path / "telemetry.rows", sampler_of(0), clock, Meters({"one": first, "two": second}, list, clock)
+        tmp_path / "telemetry.rows", sampler_of(0), clock, ProbeSet({"one": first, "two": second}, list, clock)
     )
     stops = iter([False, True])
     sampler.run(lambda: next(stops))

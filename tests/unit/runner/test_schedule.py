@@ -1,4 +1,4 @@
-"""How long each cell may measure, and who gets what is left: on a clock that is moved by hand."""
+"""The schedule allots measuring times and the remaining time; the tests use a manual clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rigdyno.runner.worker import in_time
 from rigdyno.schema.estimate import Estimate, Reason, Validity
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.record import Completed, Facts, Failed
-from rigdyno.schema.spec import ROWS_FOR_A_VERDICT, Budget, Cell, Plan, RunSpec
+from rigdyno.schema.spec import ROWS_FOR_A_VERDICT, Budget, Cell, RunPlan, RunSpec
 from support import ManualClock, a_record
 
 START = 3.0
@@ -24,13 +24,13 @@ def a_cell(name, seconds=7.0, *, size=0, spare=False, pair=None, **budget):
 
 
 def a_schedule(*cells, budget=None, spare_seconds=0.0, left=None):
-    plan = Plan(name="p", cells=cells, budget_seconds=budget, spare_seconds=spare_seconds)
+    plan = RunPlan(name="p", cells=cells, budget_seconds=budget, spare_seconds=spare_seconds)
     return Schedule(plan, plan.runnable if left is None else left, ManualClock())
 
 
 def ends(schedule, cell, seconds, start=START):
     schedule.clock.advance(seconds)
-    schedule.ended(cell, a_record(cell.spec, start_seconds=start, seconds=seconds))
+    schedule.note_end(cell, a_record(cell.spec, start_seconds=start, seconds=seconds))
 
 
 def measured(size, half_width, *, processes=3, status="VALID", codes=(), outcome=None):
@@ -48,52 +48,52 @@ def measured(size, half_width, *, processes=3, status="VALID", codes=(), outcome
 
 
 class TestTheBudgetIsKept:
-    def test_as_planned(self):
+    def test_a_run_on_time_gets_the_planned_seconds(self):
         one, two = cells = [a_cell("1"), a_cell("2")]
         schedule = a_schedule(*cells, budget=20.0)
-        assert schedule.allotted(one).spec.budget.seconds == 7.0
+        assert schedule.allot(one).spec.budget.seconds == 7.0
         ends(schedule, one, 10.0)
-        assert schedule.allotted(two).spec.budget.seconds == 7.0
+        assert schedule.allot(two).spec.budget.seconds == 7.0
 
-    def test_what_took_longer_is_taken_from_those_that_come(self):
-        """Ten seconds became sixteen: four are left to measure, behind a start of three."""
+    def test_a_delay_shortens_the_following_cells(self):
+        """Ten seconds became sixteen: four are left to measure, after a start of three."""
         one, two = cells = [a_cell("1"), a_cell("2")]
         schedule = a_schedule(*cells, budget=20.0)
         ends(schedule, one, 13.0)
-        assert schedule.allotted(two).spec.budget.seconds == pytest.approx(4.0)
+        assert schedule.allot(two).spec.budget.seconds == pytest.approx(4.0)
 
     def test_slow_starts_are_expected_again(self):
         """Twice as long as planned: of the ten seconds left, six are the next one's start."""
         one, two = cells = [a_cell("1"), a_cell("2")]
         schedule = a_schedule(*cells, budget=20.0)
         ends(schedule, one, 10.0, start=6.0)
-        allotted = schedule.allotted(two).spec.budget
+        allotted = schedule.allot(two).spec.budget
         assert (allotted.seconds, allotted.start_seconds) == pytest.approx((4.0, 6.0))
 
-    def test_what_no_longer_fits_is_not_begun(self):
+    def test_a_cell_that_no_longer_fits_is_not_started(self):
         one, two = cells = [a_cell("1"), a_cell("2")]
         schedule = a_schedule(*cells, budget=20.0)
         ends(schedule, one, 18.0)
-        assert schedule.allotted(two) is None
+        assert schedule.allot(two) is None
 
-    def test_the_first_is_begun_in_any_case(self):
+    def test_the_first_cell_is_started_in_any_case(self):
         """A budget that just fits must not be lost to the milliseconds before it."""
         cell = a_cell("1", 1.0)
         schedule = a_schedule(cell, budget=4.0)
         schedule.clock.advance(0.9)
-        assert schedule.allotted(cell).spec.budget.seconds == 1.0
+        assert schedule.allot(cell).spec.budget.seconds == 1.0
 
     def test_a_few_milliseconds_do_not_cost_the_last(self):
         one, two = cells = [a_cell("1", 1.0), a_cell("2", 1.0)]
         schedule = a_schedule(*cells, budget=8.0)
         ends(schedule, one, 4.05)
-        assert schedule.allotted(two).spec.budget.seconds == 1.0
+        assert schedule.allot(two).spec.budget.seconds == 1.0
 
-    def test_without_a_budget_nobody_is_cut(self):
+    def test_without_a_budget_no_cell_is_shortened(self):
         one, two = cells = [a_cell("1"), a_cell("2")]
         schedule = a_schedule(*cells)
         ends(schedule, one, 500.0)
-        budget = schedule.allotted(two).spec.budget
+        budget = schedule.allot(two).spec.budget
         assert (budget.seconds, budget.start_seconds) == (7.0, None)
 
     def test_a_resumed_run_has_the_time_of_what_it_left(self):
@@ -103,49 +103,49 @@ class TestTheBudgetIsKept:
 
     def test_a_soak_is_as_long_as_it_says(self):
         cell = a_cell("1", 60.0, stop="clock")
-        budget = a_schedule(cell).allotted(cell).spec.budget
+        budget = a_schedule(cell).allot(cell).spec.budget
         assert (budget.seconds, budget.rows) == (60.0, 0)
 
-    def test_what_is_passed_over_keeps_no_time(self):
+    def test_a_dropped_cell_keeps_no_time(self):
         """The session of a cell is lost: the others get what was meant for it."""
         lost, mine = cells = [a_cell("1", 60.0), a_cell("2", 14.0)]
         schedule = a_schedule(*cells, budget=80.0)
         schedule.clock.advance(40.0)
-        assert schedule.allotted(mine).spec.budget.seconds < 14.0
-        schedule.passed_over(lost)
-        assert schedule.allotted(mine).spec.budget.seconds == 14.0
+        assert schedule.allot(mine).spec.budget.seconds < 14.0
+        schedule.drop(lost)
+        assert schedule.allot(mine).spec.budget.seconds == 14.0
 
 
 class TestResumed:
     CELLS = (a_cell("1"), a_cell("2", spare=True), a_cell("3", spare=True), a_cell("4", pair=1))
 
     def test_a_run_that_is_complete_gets_no_further_processes(self):
-        plan = Plan(name="p", cells=self.CELLS, spare_seconds=90.0)
+        plan = RunPlan(name="p", cells=self.CELLS, spare_seconds=90.0)
         assert [cell.name for cell in still_to_run(plan, lambda cell: False)] == ["1", "2", "3", "4"]
         assert [cell.name for cell in still_to_run(plan, lambda cell: cell.name == "1")] == ["4"]
         assert still_to_run(plan, lambda cell: cell.name in "14") == []
 
     def test_spare_time_that_was_spent_is_not_given_again(self):
-        plan = Plan(name="p", cells=self.CELLS, spare_seconds=90.0)
+        plan = RunPlan(name="p", cells=self.CELLS, spare_seconds=90.0)
         schedule = Schedule(plan, plan.runnable[:2], ManualClock(), spare_spent=70.0)
         assert schedule.left_seconds == pytest.approx(10.0 + 20.0)
 
 
 class TestRowsForAVerdict:
-    def test_they_are_waited_for(self):
+    def test_rows_for_a_verdict_are_waited_for(self):
         cell = a_cell("1")
-        budget = a_schedule(cell).allotted(cell).spec.budget
+        budget = a_schedule(cell).allot(cell).spec.budget
         assert budget.rows == ROWS_FOR_A_VERDICT
         assert budget.most_seconds > 2 * budget.seconds
 
-    def test_of_a_budget_only_what_nobody_was_promised(self):
+    def test_only_uncommitted_time_of_a_budget_is_used(self):
         cell = a_cell("1")
-        assert a_schedule(cell, budget=10.0).allotted(cell).spec.budget.most_seconds == 7.0
-        assert 7.0 < a_schedule(cell, budget=30.0).allotted(cell).spec.budget.most_seconds < 27.0
+        assert a_schedule(cell, budget=10.0).allot(cell).spec.budget.most_seconds == 7.0
+        assert 7.0 < a_schedule(cell, budget=30.0).allot(cell).spec.budget.most_seconds < 27.0
 
-    def test_not_more_than_were_asked_for(self):
+    def test_a_maximum_of_steps_limits_the_rows(self):
         cell = a_cell("1", max_steps=4)
-        assert a_schedule(cell).allotted(cell).spec.budget.rows == 4
+        assert a_schedule(cell).allot(cell).spec.budget.rows == 4
 
 
 class TestSpareProcesses:
@@ -153,16 +153,16 @@ class TestSpareProcesses:
 
     def given(self, measurements, seconds=30.0):
         schedule = a_schedule(*self.SPARES, spare_seconds=seconds)
-        return schedule.spare(self.SPARES, measurements)
+        return schedule.choose_spare(self.SPARES, measurements)
 
-    def test_the_widest_gets_the_next(self):
+    def test_the_widest_interval_gets_the_next_process(self):
         assert self.given([measured(1, 0.05), measured(2, 0.2)]).name == "6"
         assert self.given([measured(1, 0.5), measured(2, 0.2)]).name == "5"
 
-    def test_what_is_known_well_needs_none(self):
+    def test_a_narrow_interval_gets_no_process(self):
         assert self.given([measured(1, 0.01), measured(2, 0.015)]) is None
 
-    def test_only_what_ends_in_time(self):
+    def test_a_spare_cell_must_end_in_time(self):
         assert self.given([measured(1, 0.5), measured(2, 0.2)], seconds=6.9) is None
 
     def test_an_unsteady_single_process_comes_first_if_there_is_time_for_two(self):
@@ -178,19 +178,19 @@ class TestSpareProcesses:
             measured(1, 0.5, outcome=Failed(kind="signal", phase="measure", message="")),
         ],
     )
-    def test_where_more_do_not_help(self, useless):
+    def test_no_process_is_added_where_more_do_not_help(self, useless):
         assert width(useless) == 0.0
 
-    def test_it_is_not_promised_its_own_time_twice(self):
+    def test_a_spare_cell_is_not_promised_its_own_time_twice(self):
         cell = a_cell("7", 14.0, spare=True)
         schedule = a_schedule(cell, budget=23.0, spare_seconds=23.0)
-        assert schedule.allotted(cell).spec.budget.most_seconds <= 23.0 - START
+        assert schedule.allot(cell).spec.budget.most_seconds <= 23.0 - START
 
     def test_pairs_for_the_noise_keep_their_time(self):
         pair = a_cell("p", 20.0, pair=1)
         schedule = a_schedule(*self.SPARES, pair, spare_seconds=8.0)
         ends(schedule, pair, 2.0)
-        assert schedule.spare(self.SPARES, [measured(1, 0.5)]) is None
+        assert schedule.choose_spare(self.SPARES, [measured(1, 0.5)]) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rows on disk: written and read back, torn, and hostile."""
+"""Test row files: written and read back, truncated, and hostile."""
 
 import struct
 
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rigdyno.errors import DamagedRun, NewerStore
+from rigdyno.base.errors import DamagedRun, NewerStore
 from rigdyno.schema.channel import Channel
-from rigdyno.schema.participant import sampler_of
 from rigdyno.schema.samples import FORMAT, STEP_FIELDS, STEP_STRUCT, Header, RowFile, read_rows, telemetry_header
+from rigdyno.schema.spec import sampler_of
 from support import a_rank, write_steps
 
 fuzzed = settings(max_examples=100, deadline=None, derandomize=True)
@@ -74,13 +74,13 @@ def test_hostile_fields_are_damage(tmp_path, fields):
         read_rows(path)
 
 
-def test_what_is_no_file_is_damage(tmp_path):
+def test_a_path_that_is_not_a_file_is_damage(tmp_path):
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(DamagedRun, match="can't read"):
             read_rows(path)
 
 
-def test_nesting_is_damage_not_a_crash(tmp_path):
+def test_deep_nesting_is_damage_and_not_a_crash(tmp_path):
     (tmp_path / "rows").write_bytes(b'{"other":' + b"[" * 100_000 + b"\n")
     with pytest.raises(DamagedRun):
         read_rows(tmp_path / "rows")
@@ -110,7 +110,7 @@ def test_any_bytes_give_rows_or_damage(tmp_path_factory, content):
     assert len(rows.tolist()) == len(content.partition(b"\n")[2]) // rows.dtype.itemsize
 
 
-def test_rows_of_a_later_form_are_not_misread(tmp_path):
+def test_rows_of_a_newer_format_are_refused(tmp_path):
     path = tmp_path / "steps.0.rows"
     path.write_bytes(msgspec.json.encode(Header(format=FORMAT + 1, fields=STEP_FIELDS, participant=a_rank())) + b"\n")
     with pytest.raises(NewerStore, match="upgrade"):
@@ -137,7 +137,7 @@ def test_channels_of_format_2_mean_what_their_names_say(tmp_path):
     assert header.participant.role == "sampler"
 
 
-def test_channels_that_are_not_the_columns_are_damage(tmp_path):
+def test_channels_that_do_not_match_the_columns_are_damage(tmp_path):
     header = {"format": 3, "fields": [["at_ns", "<i8"], ["a", "<f8"]], "participant": {"id": "node0"}}
-    with pytest.raises(DamagedRun, match="channels are not its columns"):
+    with pytest.raises(DamagedRun, match="match its columns"):
         written(tmp_path / "rows", {**header, "channels": [{"name": "b", "unit": "W"}]}, 1.0)

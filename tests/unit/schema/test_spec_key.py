@@ -1,11 +1,11 @@
-"""A configuration's key: what resuming and comparing go by."""
+"""Test the key of a configuration, which resuming and comparing use."""
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rigdyno.schema.spec import Budget, Cell, Plan, RunSpec
+from rigdyno.schema.spec import Budget, Cell, RunPlan, RunSpec
 
 BASE = RunSpec(workload="tensor_add", options={"size": 64, "variant": "corrected"})
 
@@ -38,7 +38,7 @@ def test_no_order_of_options_matters(options):
         {"budget": Budget(stop="clock")},
     ],
 )
-def test_whatever_differs_makes_another_key(changes):
+def test_every_difference_changes_the_key(changes):
     assert msgspec.structs.replace(BASE, **changes).key() != BASE.key()
 
 
@@ -55,7 +55,7 @@ def test_whatever_differs_makes_another_key(changes):
         {"defaults": {"size": 12288}},
     ],
 )
-def test_how_and_how_long_it_is_measured_is_no_other_configuration(changes):
+def test_how_and_how_long_it_is_measured_does_not_change_the_key(changes):
     assert msgspec.structs.replace(BASE, **changes).key() == BASE.key()
 
 
@@ -70,8 +70,8 @@ def test_a_plan_sums_its_time_and_takes_the_largest_memory():
         Cell(name="c", spec=BASE, seconds=50, memory_bytes=99, refusal="no"),
         Cell(name="d", spec=BASE, seconds=5, memory_bytes=30),
     )
-    plan = Plan(name="p", cells=cells)
+    plan = RunPlan(name="p", cells=cells)
     assert [cell.name for cell in plan.runnable] == ["a", "b", "d"]
     assert plan.seconds == 12
     assert plan.memory_bytes == 30
-    assert Plan(name="p", cells=cells[1:2]).memory_bytes is None
+    assert RunPlan(name="p", cells=cells[1:2]).memory_bytes is None

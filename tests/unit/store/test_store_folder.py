@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from rigdyno import api
-from rigdyno.errors import DamagedRun, NewerStore, StoreError, UsageError
+from rigdyno.base.errors import DamagedRun, NewerStore, StoreError, UsageError
+from rigdyno.base.files import read_json, write_json
 from rigdyno.schema.record import DeviceMemory, RunRecord
 from rigdyno.schema.spec import Cell, RunSpec
-from rigdyno.store.files import read_json, write_json
 from rigdyno.store.folder import HEAD, RECORD, RunFolder, run_folders
 from support import NOW, a_head, a_record, a_stored_run, rows_path
 
@@ -35,7 +35,7 @@ def test_a_path_through_a_file_is_said_in_words(tmp_path):
         RunFolder.create(tmp_path / "file", "device", NOW)
 
 
-def test_what_is_no_run_folder(tmp_path):
+def test_other_folders_are_refused_as_run_folders(tmp_path):
     with pytest.raises(UsageError, match="no run folder at"):
         RunFolder.existing(tmp_path / "none")
     with pytest.raises(UsageError, match=r"not a run folder: it has no head\.json"):
@@ -46,7 +46,7 @@ def left_in(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_a_written_record_is_read_back(tmp_path):
     write_json(tmp_path / "a.json", CELL)
     assert read_json(tmp_path / "a.json", Cell) == CELL
     assert left_in(tmp_path) == ["a.json"]
@@ -238,7 +238,7 @@ def test_more_cells_than_planned_are_not_a_negative_number(tmp_path):
         (b'{"schema_version": 99}', NewerStore, "schema 99, this one reads 2.*upgrade"),
     ],
 )
-def test_a_head_that_can_not_be_read(tmp_path, content, error, says):
+def test_an_unreadable_head_is_reported(tmp_path, content, error, says):
     folder = RunFolder(a_stored_run(tmp_path))
     (folder.path / HEAD).write_bytes(content)
     with pytest.raises(error, match=says) as raised:

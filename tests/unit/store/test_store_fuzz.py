@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rigdyno import api, catalogue
-from rigdyno.commands._page import Material, page_text
-from rigdyno.errors import RigdynoError
-from rigdyno.report.page import Page
-from rigdyno.report.show import run_text
+from rigdyno.base.errors import RigdynoError
+from rigdyno.commands.common.page import Material, page_text
+from rigdyno.report.show import describe_run_in_full
+from rigdyno.report.text import Page
 from rigdyno.schema.channel import Channel
-from rigdyno.schema.participant import sampler_of
 from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile, telemetry_header
-from rigdyno.schema.spec import Budget, RunSpec
+from rigdyno.schema.spec import Budget, RunSpec, sampler_of
 from rigdyno.schema.view import View
 from support import a_rank, a_stored_run, rows_path
 
@@ -75,7 +74,7 @@ def look_at(files):
             text = catalogue.load("format", form)(view, Page())
             if form == "json":
                 assert msgspec.json.decode(text, type=View) == view
-        assert run_text(loaded.head, loaded.cells, view, Page())
+        assert describe_run_in_full(loaded.head, loaded.cells, view, Page())
         assert page_text([Material((loaded,))])
 
 
@@ -87,7 +86,7 @@ def test_the_untouched_folders_give_figures():
 @pytest.mark.parametrize("name", SPECS)
 @fuzzed
 @given(data=st.data())
-def test_bytes_changed_or_lost(name, data):
+def test_changed_or_lost_bytes_are_handled(name, data):
     files = dict(STORED[name])
     for _ in range(data.draw(st.integers(1, 3))):
         target = data.draw(st.sampled_from(sorted(files)))
@@ -142,7 +141,7 @@ values = st.one_of(
 @pytest.mark.parametrize("name", SPECS)
 @fuzzed
 @given(data=st.data())
-def test_other_values_in_well_formed_json(name, data):
+def test_other_values_in_well_formed_json_are_handled(name, data):
     files = dict(STORED[name])
     target = data.draw(st.sampled_from(JSON_FILES))
     document = msgspec.json.decode(files[target])
@@ -162,7 +161,7 @@ ONCE_CRASHED = [
 
 
 @pytest.mark.parametrize(("target", "path", "value"), ONCE_CRASHED)
-def test_values_that_once_crashed_the_report(target, path, value):
+def test_values_that_once_crashed_the_report_are_handled(target, path, value):
     document = msgspec.json.decode(STORED["device"][target])
     look_at({**STORED["device"], target: msgspec.json.encode(with_value(document, path, value))})
 
@@ -187,7 +186,7 @@ def end_to_end(rows):
 @pytest.mark.parametrize("name", SPECS)
 @fuzzed
 @given(rows=st.lists(step_row, max_size=6) | st.lists(good_row, max_size=90).map(lambda rows: list(end_to_end(rows))))
-def test_other_rows_behind_a_sound_header(name, rows):
+def test_other_rows_after_a_valid_header_are_handled(name, rows):
     header = msgspec.json.encode(Header(fields=STEP_FIELDS, kinds=("step", "other"), participant=a_rank())) + b"\n"
     body = b"".join(struct.pack("<qqdIHH", *row) for row in rows)
     look_at({**STORED[name], "cells/01-test/rank0/steps.rows": header + body})
@@ -196,7 +195,7 @@ def test_other_rows_behind_a_sound_header(name, rows):
 @pytest.mark.parametrize("target", ROW_FILES)
 @fuzzed
 @given(data=st.data())
-def test_other_headers_before_the_same_rows(target, data):
+def test_other_headers_before_the_same_rows_are_handled(target, data):
     forms = st.sampled_from(["<i8", "<f8", "<u4", "<u2", "|O", "O", "3<i8", "V0", "S3", "<M8[s]", ">i8", "", "\0"])
     names = st.sampled_from(["start_ns", "end_ns", "items", "steps", "kind", "flags", "at_ns", "steal_share", "", "\0"])
     header = {

@@ -41,7 +41,7 @@ def test_entries_say_what_a_leaderboard_needs(store):
     assert runs_of(store) == BOTH
 
 
-def test_it_is_kept_and_not_read_again(store, monkeypatch):
+def test_an_index_is_kept_and_records_are_not_read_again(store, monkeypatch):
     assert runs_of(store) == BOTH
     monkeypatch.setattr(index, "read_record", lambda _path: pytest.fail("a record was opened again"))
     assert runs_of(store) == BOTH
@@ -113,7 +113,7 @@ def test_a_damaged_record_is_a_warning_until_it_is_mended(store):
     assert runs_of(store) == BOTH
 
 
-def test_a_folder_name_that_is_not_utf8(store):
+def test_a_folder_name_that_is_not_utf8_is_indexed(store):
     strange = os.fsdecode(os.fsencode(store) + b"/\xff.run")
     try:
         shutil.copytree(store / BOTH[0], strange)
@@ -156,11 +156,11 @@ def test_a_damaged_index_that_can_not_be_removed_is_not_needed(store, monkeypatc
     assert runs_of(store) == BOTH
     (store / FILE).rmdir()
     (store / FILE).write_bytes(b"\xff" * 5000)
-    monkeypatch.setattr(index, "_removed", lambda _root: False)
+    monkeypatch.setattr(index, "_remove_index", lambda _root: False)
     assert runs_of(store) == BOTH
 
 
-def test_a_root_that_is_not_there(tmp_path):
+def test_a_missing_root_has_no_entries(tmp_path):
     assert find(tmp_path / "none") == ([], [])
 
 
@@ -175,18 +175,18 @@ def test_a_record_deleted_while_looking_is_no_error(store, monkeypatch):
     assert runs_of(store) == BOTH
 
 
-def test_one_that_comes_late_does_not_empty_what_another_has_made(store):
+def test_a_late_process_does_not_empty_the_table_of_another(store):
     """Both have seen that there is none yet."""
     a_stored_run(store)
     late = sqlite3.connect(store / index.FILE, timeout=5, isolation_level=None)
-    assert index._version(late) != index.VERSION
+    assert index._read_version(late) != index.VERSION
     found = len(index.find(store)[0])
-    index._make(late)
+    index._create_table(late)
     assert late.execute("select count(*) from cells").fetchone() == (found,)
     late.close()
 
 
-def test_several_processes_bring_it_up_to_date_at_once(store):
+def test_several_processes_update_the_index_at_once(store):
     for _ in range(6):
         a_stored_run(store)
     program = (

@@ -1,10 +1,10 @@
-"""Where runs are kept: the flag, then the variable, then the configuration file, then ./runs."""
+"""The folder for runs is the flag, else the variable, else the configuration file, else ./runs."""
 
 from pathlib import Path
 
 import pytest
 
-from rigdyno.errors import BadValue
+from rigdyno.base.errors import BadValue
 from rigdyno.store.location import VARIABLE, config_file, runs_root
 
 
@@ -13,7 +13,7 @@ def configure(text):
     config_file().write_text(text)
 
 
-def test_the_nearest_word_counts(monkeypatch):
+def test_the_flag_wins_over_the_variable_over_the_configuration(monkeypatch):
     assert runs_root() == Path("runs")
     configure('runs = "/from/config"\n')
     assert runs_root() == Path("/from/config")
@@ -30,7 +30,7 @@ def test_the_home_folder_may_be_written_as_a_tilde(monkeypatch):
     assert runs_root() == Path("/home/of/somebody/bench")
 
 
-def test_without_a_word_about_runs_the_default_stays():
+def test_without_a_configured_folder_the_default_is_used():
     configure("other = 1\n")
     assert runs_root() == Path("runs")
 

@@ -3,37 +3,38 @@
 import pytest
 from msgspec.structs import replace
 
-from rigdyno.contracts import SuiteRequest
-from rigdyno.errors import BadValue, UnknownName, UsageError
+from rigdyno.base.errors import BadValue, UnknownName, UsageError
+from rigdyno.contracts import Machine
+from rigdyno.plan.build import suite_of
 from rigdyno.plan.expand import expand
-from rigdyno.plan.load import Request, from_flags
-from rigdyno.plan.preflight import Resources
-from rigdyno.reference.published import cluster_jobs, cluster_summary
-from rigdyno.schema.energy import EnergyFigures
+from rigdyno.plan.request import Request, from_flags
+from rigdyno.plan.resources import Resources
+from rigdyno.reference.published import load_cluster_jobs, load_cluster_summary
 from rigdyno.schema.estimate import Estimate, Missing, Validity
-from rigdyno.schema.measured import JobTime, KindFigures, Measurement, NodeUsage, Usage
+from rigdyno.schema.measured import EnergyFigures, JobTime, KindFigures, Measurement, NodeUsage, Usage
 from rigdyno.schema.record import Completed, Facts, Quality, Skipped
 from rigdyno.schema.spec import IDLE, Budget, RunSpec
-from rigdyno.schema.view import Number, Share
-from rigdyno.suites._cluster_words import by_chance
-from rigdyno.suites.cluster import EPOCH_STEPS, STEPS, Cluster, laid_out
-from rigdyno.workloads import _mnist
-from support import a_record, a_system, with_defaults
+from rigdyno.schema.view import Number, RatioEntry
+from rigdyno.suites.cluster import EPOCH_STEPS, STEPS, ClusterSuite, cluster_sizes
+from rigdyno.suites.cluster.words import chance_difference
+from rigdyno.workloads.datasets import mnist
+from support import a_record, a_system, suite_cells, with_defaults
 
 PLENTY = Resources(available_bytes=10**12)
 
 
 @pytest.fixture(autouse=True)
 def _no_fashion_here(monkeypatch, tmp_path):
-    monkeypatch.setattr(_mnist, "FASHION_FOLDER", tmp_path / "nowhere")
+    monkeypatch.setattr(mnist, "FASHION_FOLDER", tmp_path / "nowhere")
 
 
-def request(**changes):
-    return SuiteRequest(**{"system": a_system(), "device": "cpu", "most_ranks": 2, **changes})
+def cells(**changes):
+    options = {key: changes.pop(key) for key in ("devices", "framework") if key in changes}
+    return suite_cells(ClusterSuite(**options), **{"most_ranks": 2, **changes})
 
 
 def test_the_same_job_in_both_frameworks_shared_out_over_ranks_that_have_a_core_each():
-    wanted = Cluster().cells(request())
+    wanted = cells()
     assert [
         (cell.spec.workload, cell.spec.arrangement, cell.spec.launcher, cell.spec.world_size) for cell in wanted
     ] == [
@@ -69,24 +70,26 @@ def test_the_same_job_in_both_frameworks_shared_out_over_ranks_that_have_a_core_
     ],
 )  # fmt: skip
 def test_one_way_to_share_the_work_can_be_asked_for(asked, expected):
-    wanted = Cluster().cells(request(arrangement=asked))
+    wanted = cells(arrangement=asked)
     assert [(cell.spec.workload, cell.spec.arrangement) for cell in wanted] == expected
 
 
 def test_beside_other_suites_each_library_has_its_own_way_alone():
-    arrangements = [cell.spec.arrangement for cell in Cluster().cells(request(cheap=True))]
+    arrangements = [cell.spec.arrangement for cell in cells(cheap=True)]
     assert arrangements == ["single", "ddp", "single", "multiworker"]
 
 
 def test_real_images_where_they_are_installed(monkeypatch):
-    monkeypatch.setattr(_mnist, "missing_file", lambda folder: None)
-    assert {cell.spec.options["data"] for cell in Cluster().cells(request())} == {"fashion"}
-    elsewhere = request(nodes=2, ranks=1, most_ranks=1)  # nobody knows what the other node has
-    assert not any("data" in cell.spec.options for cell in Cluster().cells(elsewhere))
+    monkeypatch.setattr(mnist, "find_missing_file", lambda folder: None)
+    assert {cell.spec.options["data"] for cell in cells()} == {"fashion"}
+    elsewhere = cells(
+        nodes=2, ranks=1, most_ranks=1, rendezvous="a:1"
+    )  # this machine doesn't know the other node's data
+    assert not any("data" in cell.spec.options for cell in elsewhere)
 
 
 def test_jobs_of_two_lengths_are_two_configurations():
-    full = Cluster().cells(request(full=True, frameworks=("pytorch",), arrangement="ddp"))
+    full = cells(full=True, framework=("pytorch",), arrangement="ddp")
     assert [cell.spec.budget.job_steps for cell in full] == [
         3 * EPOCH_STEPS, 3 * EPOCH_STEPS // 2, 15 * EPOCH_STEPS, 15 * EPOCH_STEPS // 2,
     ]  # fmt: skip
@@ -94,7 +97,7 @@ def test_jobs_of_two_lengths_are_two_configurations():
 
 
 def test_at_full_length_tensorflow_has_its_published_job_too():
-    full = Cluster().cells(request(full=True, frameworks=("tensorflow",), cards=(1,)))
+    full = cells(full=True, framework=("tensorflow",), devices=(1,))
     published = [cell.spec for cell in full if cell.spec.options.get("variant") == "as_published"]
     assert [spec.budget.job_steps for spec in published] == [300, 3000]
 
@@ -103,33 +106,38 @@ def test_at_full_length_tensorflow_has_its_published_job_too():
     ("changes", "expected"),
     [
         ({}, [(1, 1), (2, 1)]),
-        ({"cards": (1, 2)}, [(1, 1), (2, 1)]),
-        ({"most_ranks": 1, "nodes": 8, "cards": (1, 2, 4, 8)}, [(1, 1), (2, 2), (4, 4), (8, 8)]),
+        ({"devices": (1, 2)}, [(1, 1), (2, 1)]),
+        ({"most_ranks": 1, "nodes": 8, "devices": (1, 2, 4, 8)}, [(1, 1), (2, 2), (4, 4), (8, 8)]),
         ({"most_ranks": 1, "nodes": 8}, [(1, 1), (2, 2), (3, 3), (4, 4), (8, 8)]),
-        ({"ranks": 4, "cards": (4,)}, [(4, 1)]),
-        ({"ranks": 2, "nodes": 2, "cards": (4,)}, [(4, 2)]),
+        ({"ranks": 4, "devices": (4,)}, [(4, 1)]),
+        ({"ranks": 2, "nodes": 2, "devices": (4,)}, [(4, 2)]),
     ],
 )
 def test_a_node_is_filled_before_the_next_one_is_used(changes, expected):
-    assert laid_out(request(**changes)) == expected
+    devices, most = changes.pop("devices", ()), changes.pop("most_ranks", 2)
+    machine = Machine(a_system(), "cpu", most)
+    assert (
+        cluster_sizes(devices, Request(**{"rendezvous": "a:1", **changes} if "nodes" in changes else changes), machine)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"cards": (4,)}, "4 cards are more than 1 node of 2"),
-        ({"cards": (3,), "nodes": 2}, "3 cards can't be shared out evenly over 2 nodes of 2"),
+        ({"devices": (4,)}, "4 cards are more than 1 node of 2"),
+        ({"devices": (3,), "nodes": 2, "rendezvous": "a:1"}, "3 cards can't be shared out evenly over 2 nodes of 2"),
         ({"soak_seconds": 60.0}, "no soak"),
     ],
 )
 def test_what_does_not_fit_is_one_line(changes, words):
     with pytest.raises(UsageError, match=words):
-        Cluster().cells(request(**changes))
+        cells(**changes)
 
 
-def test_a_framework_that_it_does_not_know():
-    with pytest.raises(UnknownName, match="pytorch"):
-        Cluster().cells(request(frameworks=("pytorhc",)))
+def test_an_unknown_framework_is_refused():
+    with pytest.raises(BadValue, match="framework must be a list, each one of pytorch, tensorflow, not 'pytorhc'"):
+        planned(options={"framework": "pytorhc"}, text_keys=("framework",))
 
 
 def planned(target="cluster", **changes):
@@ -137,8 +145,8 @@ def planned(target="cluster", **changes):
 
 
 def test_the_published_job_can_be_asked_for_alone():
-    asked = {"frameworks": ("tensorflow",), "arrangement": "multiworker"}
-    found = planned(options={"variant": "as_published"}, repeat=1, **asked)
+    options = {"variant": "as_published", "framework": ("tensorflow",)}
+    found = planned(options=options, repeat=1, arrangement="multiworker")
     jobs = [cell.spec for cell in found.cells if cell.spec.workload != IDLE]
     assert [spec.options for spec in jobs] == [
         {"rate_factor": 1.0, "variant": "as_published"}, {"rate_factor": 2.0, "variant": "as_published"},
@@ -156,7 +164,7 @@ def test_steps_are_the_jobs():
 
 
 def test_a_budget_takes_repeats_first_and_then_steps():
-    found = {seconds: Cluster().cells(request(budget_seconds=seconds)) for seconds in (600.0, 90.0, 60.0)}
+    found = {seconds: cells(budget_seconds=seconds) for seconds in (600.0, 90.0, 60.0)}
     first = [cells[0] for cells in found.values()]
     assert [(cell.repeat, cell.spec.budget.job_steps) for cell in first[:2]] == [(3, STEPS), (1, STEPS)]
     short = found[60.0][0]
@@ -164,25 +172,25 @@ def test_a_budget_takes_repeats_first_and_then_steps():
     assert 40 <= short.spec.budget.job_steps < STEPS
     assert planned(budget_seconds=60.0).seconds <= 60.0
     with pytest.raises(BadValue, match="try a larger --budget"):
-        Cluster().cells(request(budget_seconds=30.0))
+        cells(budget_seconds=30.0)
     with pytest.raises(UsageError, match="leave out --budget"):
-        Cluster().cells(request(budget_seconds=600.0, full=True))
+        cells(budget_seconds=600.0, full=True)
 
 
-@pytest.mark.parametrize("changes", [{"cards": (1, 2)}, {"frameworks": ("pytorch",)}, {"beside": "runs/x"}])
+@pytest.mark.parametrize("options", [{"devices": (1, 2)}, {"framework": ("pytorch",)}, {"beside": "runs/x"}])
 @pytest.mark.parametrize("target", ["device", "mnist_cnn"])
-def test_its_own_flags_are_no_other_targets(target, changes):
-    with pytest.raises(UsageError, match="is for the suite cluster"):
-        planned(target, **changes)
+def test_options_of_the_suite_are_refused_by_other_targets(target, options):
+    with pytest.raises(UnknownName, match="no option "):
+        planned(target, options=options)
 
 
-def test_flags_as_they_are_written():
-    found = from_flags({"target": "cluster", "cards": "4, 1,2,2", "framework": "tensorflow, pytorch"})
-    assert found.cards == (1, 2, 4)
-    assert found.frameworks == ("tensorflow", "pytorch")
-    for wrong in ("0", "two", "", "1,-2"):
-        with pytest.raises(BadValue, match="--cards must be a list of whole numbers"):
-            from_flags({"target": "cluster", "cards": wrong or ","})
+def test_options_are_read_from_the_command_line():
+    found = suite_of(from_flags({"target": "cluster", "set": ("devices=4, 1,2,2", "framework=tensorflow, pytorch")}))
+    assert found.devices == (4, 1, 2, 2)
+    assert found.framework == ("tensorflow", "pytorch")
+    for wrong in ("0", "two", "1,-2"):
+        with pytest.raises(BadValue, match="devices must be a list, each a whole number of at least 1"):
+            suite_of(from_flags({"target": "cluster", "set": (f"devices={wrong}",)}))
 
 
 def seconds(value):
@@ -240,7 +248,7 @@ ALONE, PAIR = measured(1, (6.0, 0.5, 9.0, 0.0, 1.0)), measured(2, (9.0, 0.25, 4.
 
 
 def shown(*found):
-    return Cluster().present(found)
+    return ClusterSuite().present(found)
 
 
 def table(presentation, words):
@@ -300,7 +308,7 @@ def test_speedup_and_efficiency_against_one():
     assert "efficiency" not in one.entries
     assert two.entries["ideal"].value == pytest.approx(16.5 / 2)
     assert two.entries["speedup"].value == pytest.approx(16.5 / 15.45)
-    assert isinstance(two.entries["efficiency"], Share)
+    assert isinstance(two.entries["efficiency"], RatioEntry)
     assert two.entries["efficiency"].value == pytest.approx(16.5 / 2 / 15.45)
     assert two.entries["efficiency"].low < two.entries["efficiency"].value < two.entries["efficiency"].high
 
@@ -343,7 +351,7 @@ def test_chance_against_simulation():
         drawn = chance.binomial(10_000, 0.9, (4000, among)) / 10_000
         apart = drawn.max(axis=1) - drawn.min(axis=1)
         beyond = np.mean(
-            [far > by_chance(low, low + far, among) for far, low in zip(apart, drawn.min(axis=1), strict=True)]
+            [far > chance_difference(low, low + far, among) for far, low in zip(apart, drawn.min(axis=1), strict=True)]
         )
         assert 0.002 < beyond < 0.06
 
@@ -394,7 +402,7 @@ def test_another_run_has_a_table_of_its_own():
 
 
 def test_published_curves_are_marked_and_in_no_series_of_ours():
-    assert len(cluster_jobs()) == 4
+    assert len(load_cluster_jobs()) == 4
     figure = next(each for each in shown(ALONE, PAIR).figures if each.key == "run-time-against-one-pytorch")
     assert [(series.name, series.role) for series in figure.series] == [
         ("this cluster", "measured"), ("3 epochs", "published"), ("15 epochs", "published"), ("ideal", "ideal"),
@@ -406,7 +414,7 @@ def test_published_curves_are_marked_and_in_no_series_of_ours():
 
 
 def test_the_published_table_with_its_idle_rows():
-    found = cluster_summary()
+    found = load_cluster_summary()
     assert [(each.framework, each.cards, each.watts) for each in found[:2]] == [("idle", 1, 2.5), ("idle", 8, 20)]
     assert [each.device_usage for each in found] == [(0, 0), None, (0.2, 0.8), (0.3, 0.9), (1, 1), (1, 1)]
     assert [each.spotty for each in found] == [False] * 5 + [True]

@@ -7,22 +7,19 @@ import pytest
 
 from numbers_in_views import complaints
 from rigdyno.analyse.extrapolation import BETWEEN_PROCESSES
-from rigdyno.contracts import SuiteRequest
-from rigdyno.errors import UsageError
-from rigdyno.reference.published import private_training
+from rigdyno.base.errors import UsageError
+from rigdyno.reference.published import load_private_training
 from rigdyno.schema.estimate import Estimate, Missing, Number, Validity
 from rigdyno.schema.measured import JobTime, KindFigures, Measurement
 from rigdyno.schema.record import Completed, Facts, Failed, Quality
 from rigdyno.schema.system import Accelerator
-from rigdyno.suites import _privacy_tables as tables
-from rigdyno.suites._privacy_systems import SYSTEMS, Protection
-from rigdyno.suites.privacy import CHEAP_BYTES, EPOCH, SMALL_BYTES, Privacy
-from support import a_record, a_system, with_defaults
+from rigdyno.suites.privacy import CHEAP_BYTES, EPOCH, SMALL_BYTES, PrivacySuite, tables
+from rigdyno.suites.privacy.systems import SYSTEMS, Protection
+from support import a_record, a_system, suite_cells, with_defaults
 
 
-def cells(device="cpu", **changes):
-    changes.setdefault("system", a_system())
-    return Privacy().cells(SuiteRequest(device=device, **changes))
+def cells(device="cpu", options=None, **changes):
+    return suite_cells(PrivacySuite(**(options or {})), device=device, **changes)
 
 
 def named(wanted):
@@ -34,7 +31,7 @@ def named(wanted):
 
 
 def test_what_is_protected_follows_from_the_three_answers_as_published():
-    published = {(row.system, row.privacy) for row in private_training()}
+    published = {(row.system, row.privacy) for row in load_private_training()}
     derived = {(system.published, system.protection.label) for system in SYSTEMS if system.published}
     assert derived == published
 
@@ -80,7 +77,7 @@ def test_both_private_and_plain_share_noise_and_batch_rule():
 
 
 def test_an_audit_has_a_cell_for_each_private_update():
-    audited = [cell.spec for cell in cells(audit=True) if cell.spec.workload == "dp_audit"]
+    audited = [cell.spec for cell in cells(options={"audit": True}) if cell.spec.workload == "dp_audit"]
     assert [spec.options.get("mode", spec.options["update"]) for spec in audited] == [
         "dp_fast", "dp_expanded", "hooks", "functorch",
     ]  # fmt: skip
@@ -89,14 +86,14 @@ def test_an_audit_has_a_cell_for_each_private_update():
 def test_a_users_own_training(tmp_path):
     file = tmp_path / "train.py"
     file.write_text("def training(batch_size=8):\n    ...\n")
-    wanted = cells(workload=f"{file}:training")
+    wanted = cells(options={"workload": f"{file}:training"})
     assert {cell.spec.workload for cell in wanted} == {"own_training"}
     assert [cell.spec.update for cell in wanted].count("plain") == 1
     assert wanted[0].spec.options == {"file": str(file), "function": "training"}
     with pytest.raises(UsageError, match="did you mean 'training'"):
-        cells(workload=f"{file}:trainig")
+        cells(options={"workload": f"{file}:trainig"})
     with pytest.raises(UsageError, match=r"takes FILE\.py:FUNCTION"):
-        cells(workload="mnist_cnn")
+        cells(options={"workload": "mnist_cnn"})
 
 
 def test_no_soak():
@@ -145,7 +142,7 @@ FOUND = {
 @pytest.fixture
 def presented():
     measurements = [measured(by_name(name), speed, batch, quality) for name, (speed, batch, quality) in FOUND.items()]
-    return Privacy().present(measurements)
+    return PrivacySuite().present(measurements)
 
 
 def rows_of(table):
@@ -184,7 +181,7 @@ def test_delta_accountant_and_the_stand_in_are_stated(presented):
     assert "PLD" in notes
     assert "noise 1.0" in notes
     assert "synthetic images" in notes
-    expanded = Privacy().present([measured(by_name("expanded weights"), 20.0)])
+    expanded = PrivacySuite().present([measured(by_name("expanded weights"), 20.0)])
     assert any("BastionLab" in note for note in expanded.tables[0].notes)
 
 
@@ -228,7 +225,7 @@ def test_whole_epochs_are_not_extrapolated():
         items=50_000,
     )  # fmt: skip
     private = measured(by_name("Rigdyno's engine"), 500.0, job=job, quality=Quality(epsilon=2.0, epoch_epsilon=9.0))
-    row = rows_of(Privacy().present([private]).tables[0])["Rigdyno's engine"]
+    row = rows_of(PrivacySuite().present([private]).tables[0])["Rigdyno's engine"]
     assert row.entries["seconds"].value == pytest.approx(110)
     assert "the whole job" in row.entries["seconds"].method
     assert row.entries["epsilon"] == Number(value=2.0)
@@ -238,7 +235,7 @@ def test_a_failed_system_is_no_ratio_and_spoils_no_other():
     outcome = Failed(kind="out_of_memory", phase="measure", message="no memory")
     failed = measured(by_name("Opacus, hooks"), 1.0, kinds={}, outcome=outcome)
     failed = msgspec.structs.replace(failed, records=(a_record(failed.spec, outcome=outcome),))
-    shown = Privacy().present([measured(by_name("PyTorch"), 100.0), failed])
+    shown = PrivacySuite().present([measured(by_name("PyTorch"), 100.0), failed])
     rows = rows_of(shown.tables[0])
     assert rows["Opacus, hooks"].status == "FAILED"
     assert isinstance(rows["Opacus, hooks"].entries["ratio"], Missing)
@@ -246,10 +243,10 @@ def test_a_failed_system_is_no_ratio_and_spoils_no_other():
 
 
 def test_nothing_measured_is_no_table_of_ours():
-    shown = Privacy().present([])
+    shown = PrivacySuite().present([])
     assert all(table.title.startswith("Published") for table in shown.tables)
     assert shown.closing == ()
-    assert tables.shown([]).rows == ()
+    assert tables.collect_results([]).rows == ()
 
 
 def test_a_sweep_compares_like_with_like_and_names_what_differs():
@@ -263,7 +260,7 @@ def test_a_sweep_compares_like_with_like_and_names_what_differs():
         for name, speed in (("PyTorch", 3200.0), ("Rigdyno's engine", 6400.0))
         for size in (32, 64)
     ]
-    rows = rows_of(Privacy().present(found).tables[0])
+    rows = rows_of(PrivacySuite().present(found).tables[0])
     assert rows["Rigdyno's engine, image_size 64"].entries["ratio"].value == pytest.approx(0.5)
     assert rows["PyTorch, image_size 64"].entries["ratio"] == Number(value=1.0, unit="x")
 

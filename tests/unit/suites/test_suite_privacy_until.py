@@ -1,31 +1,31 @@
-"""At equal utility: which cells `--until` wants, and what it makes of three seeds each."""
+"""At equal utility: which cells the option `until` adds, and what it makes of three seeds each."""
 
 import msgspec
 import pytest
 
 from numbers_in_views import complaints
 from rigdyno import catalogue
-from rigdyno.contracts import SuiteRequest
-from rigdyno.errors import BadValue, UsageError
+from rigdyno.base.errors import BadValue, UsageError
+from rigdyno.plan.build import suite_of
 from rigdyno.plan.expand import expand
-from rigdyno.plan.load import Request, from_flags
-from rigdyno.plan.preflight import Resources
+from rigdyno.plan.request import Request, from_flags
+from rigdyno.plan.resources import Resources
 from rigdyno.schema.estimate import Estimate, Missing, Validity
 from rigdyno.schema.measured import Measurement
 from rigdyno.schema.record import Completed, Facts, Quality
-from rigdyno.suites import _privacy_until as until
-from rigdyno.suites.privacy import Privacy
-from rigdyno.workloads import _mnist
-from support import a_record, a_system
+from rigdyno.suites.privacy import PrivacySuite, until
+from rigdyno.workloads.datasets import mnist
+from support import a_record, a_system, suite_cells
 
 
 @pytest.fixture(autouse=True)
 def _no_fashion(monkeypatch, tmp_path):
-    monkeypatch.setattr(_mnist, "FASHION_FOLDER", tmp_path / "none")
+    monkeypatch.setattr(mnist, "FASHION_FOLDER", tmp_path / "none")
 
 
 def wanted(**changes):
-    return Privacy().cells(SuiteRequest(system=a_system(), device="cpu", until=0.8, **changes))
+    options = {key: changes.pop(key) for key in ("audit", "workload") if key in changes}
+    return suite_cells(PrivacySuite(until=0.8, **options), **changes)
 
 
 def resolved(spec):
@@ -36,35 +36,35 @@ def resolved(spec):
 
 def test_three_seeds_of_each_system_and_the_frontier():
     specs = [cell.spec for cell in wanted()]
-    to_accuracy = [spec for spec in specs if spec.options.get("until")]
+    to_accuracy = [spec for spec in specs if spec.options.get("target_accuracy")]
     assert sorted({spec.seed for spec in to_accuracy}) == [0, 1, 2]
     assert len(to_accuracy) == 3 * len(until.NAMES)
-    assert {spec.options["until"] for spec in to_accuracy} == {0.8}
+    assert {spec.options["target_accuracy"] for spec in to_accuracy} == {0.8}
     assert {spec.options["validation"] for spec in specs} == {until.VALIDATION}
     assert len({spec.key() for spec in to_accuracy}) == len(until.NAMES)  # seeds are processes of one configuration
     assert len(specs) - len(to_accuracy) == len(until.NOISES) + len(until.EPOCHS)
 
 
 def test_a_plan_keeps_the_seeds_and_adds_the_users():
-    request = Request(target="privacy", until=0.8, seed=10)
+    request = Request(target="privacy", options={"until": 0.8}, seed=10)
     plan = expand(request, a_system(), "cpu", Resources(available_bytes=10**12))
-    assert sorted({cell.spec.seed for cell in plan.cells if cell.spec.options.get("until")}) == [10, 11, 12]
+    assert sorted({cell.spec.seed for cell in plan.cells if cell.spec.options.get("target_accuracy")}) == [10, 11, 12]
 
 
 def test_what_does_not_go_together_is_told():
     for other in ({"memory_bytes": 10**9}, {"audit": True}, {"full": True}, {"workload": "a.py:f"}):
-        with pytest.raises(UsageError, match="--until has its own data"):
+        with pytest.raises(UsageError, match="until has its own data"):
             wanted(**other)
 
 
-@pytest.mark.parametrize("text", ["0.8", "accuracy=80", "accuracy=", "loss=0.8", "accuracy=0", "accuracy=nan"])
-def test_an_end_that_is_none_is_told(text):
-    with pytest.raises(BadValue, match="an accuracy between 0 and 1"):
-        from_flags({"target": "privacy", "until": text})
+@pytest.mark.parametrize("text", ["accuracy=0.8", "80", "loss", "1", "-0.1", "nan"])
+def test_a_value_that_is_no_accuracy_is_refused(text):
+    with pytest.raises(BadValue, match="until must be a number of at least 0 and below 1"):
+        suite_of(from_flags({"target": "privacy", "set": (f"until={text}",)}))
 
 
-def test_an_end_is_read():
-    assert from_flags({"target": "privacy", "until": "accuracy=0.80"}).until == 0.8
+def test_an_accuracy_is_read_from_the_command_line():
+    assert suite_of(from_flags({"target": "privacy", "set": ("until=0.80",)})).until == 0.8
 
 
 def measured(spec, qualities):
@@ -83,7 +83,9 @@ def reached(seconds, accuracy=0.79, epsilon=None, steps=100):
 @pytest.fixture
 def presented():
     by_noise = [cell.spec for cell in wanted() if "update.noise_multiplier" in cell.spec.options]
-    to_accuracy = {spec.update: spec for spec in (cell.spec for cell in wanted()) if spec.options.get("until")}
+    to_accuracy = {
+        spec.update: spec for spec in (cell.spec for cell in wanted()) if spec.options.get("target_accuracy")
+    }
     missed = Quality(reached=False, trained_seconds=90.0, trained_steps=1500, accuracy=0.7, epsilon=5.0)
     found = [
         measured(to_accuracy["plain"], [reached(2.0), reached(3.0), reached(4.0)]),
@@ -94,7 +96,7 @@ def presented():
             for spec, noise in zip(by_noise, until.NOISES, strict=True)
         ),
     ]  # fmt: skip
-    return Privacy().present(found)
+    return PrivacySuite().present(found)
 
 
 def rows_of(table):

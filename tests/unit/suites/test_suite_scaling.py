@@ -3,26 +3,24 @@
 import msgspec
 import pytest
 
-from rigdyno.contracts import SuiteRequest
-from rigdyno.errors import UsageError
-from rigdyno.plan.ranks import most_ranks, threads_each
-from rigdyno.report.format_entry import entry_text
+from rigdyno.base.errors import UsageError
+from rigdyno.plan.resources import most_ranks, sizes, threads_each
+from rigdyno.report.text import format_entry
 from rigdyno.schema.estimate import Estimate, Number, Validity
 from rigdyno.schema.measured import KindFigures, Measurement, Phases
 from rigdyno.schema.record import Completed, Facts, Failed
 from rigdyno.schema.spec import RunSpec
 from rigdyno.schema.system import Accelerator
 from rigdyno.schema.view import Estimate as Entry
-from rigdyno.schema.view import Missing, Share
-from rigdyno.suites.scaling import SMALL, Scaling, sizes
-from support import a_record, a_system, with_defaults
+from rigdyno.schema.view import Missing, RatioEntry
+from rigdyno.suites.scaling import SMALL, ScalingSuite
+from support import a_record, a_system, suite_cells, with_defaults
 
 CARDS = tuple(Accelerator(kind="rocm", name="a card") for _ in range(4))
 
 
 def cells(most=2, device="cpu", **changes):
-    system = a_system()
-    return Scaling().cells(SuiteRequest(system=system, device=device, most_ranks=most, **changes))
+    return suite_cells(ScalingSuite(), device=device, most_ranks=most, **changes)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,7 @@ def rank(**changes):
 
 
 def test_the_table_as_published_with_efficiency_beside_it():
-    shown = Scaling().present([measured(2, 14.0, [rank(), rank()]), measured(1, 10.0)])
+    shown = ScalingSuite().present([measured(2, 14.0, [rank(), rank()]), measured(1, 10.0)])
     table = shown.tables[0]
     assert [column.title for column in table.columns] == [
         "nodes", "CPU ranks", "fwd", "bwd", "overall", "speedup", "of ideal",
@@ -135,7 +133,7 @@ def test_the_table_as_published_with_efficiency_beside_it():
     assert [row.entries["devices"].value for row in table.rows] == [1, 2]
     speedup, efficiency = table.rows[1].entries["speedup"], table.rows[1].entries["efficiency"]
     assert isinstance(speedup, Entry)
-    assert isinstance(efficiency, Share)
+    assert isinstance(efficiency, RatioEntry)
     assert speedup.value == pytest.approx(1.4)
     assert (speedup.low, speedup.high) == pytest.approx((13.72 / 10.2, 14.28 / 9.8))
     assert efficiency.value == pytest.approx(0.7)
@@ -150,7 +148,7 @@ def test_one_process_with_several_devices_has_phases_of_its_own():
     replicated = rank(scatter=0.05, broadcast=0.3, gather=0.05)
     together = measured(2, 14.0, [replicated], spec=spec, records=(a_record(spec),), facts=Facts(unit="image"))
     alone = measured(1, 10.0, spec=with_defaults(RunSpec(workload="resnet50", device="cuda")))
-    shown = Scaling().present([alone, together])
+    shown = ScalingSuite().present([alone, together])
     table, spent, *_ = shown.tables
     assert any(note.startswith("fwd: scatter, broadcast, gather and forward pass") for note in table.notes)
     assert [column.key for column in spent.columns] == [
@@ -163,17 +161,17 @@ def test_one_process_with_several_devices_has_phases_of_its_own():
 
 
 def test_published_rows_stand_apart_with_their_notes():
-    published = Scaling().present([measured(1, 10.0)]).tables[-1]
+    published = ScalingSuite().present([measured(1, 10.0)]).tables[-1]
     assert {row.origin for row in published.rows} == {"published"}
     overall = published.rows[-1].entries["overall"]
     assert (overall.value, overall.unit) == (4231, "image/s")
-    assert entry_text(published.rows[-1].entries["efficiency"]) == "80 %"
+    assert format_entry(published.rows[-1].entries["efficiency"]) == "80 %"
     assert any("two mechanisms" in note for note in published.notes)
 
 
 def test_a_size_and_what_an_all_reduce_of_it_takes():
     """Between two ranks a link carries the size once: 4000 bytes at 2000 B/s [1960, 2040]."""
-    tables = {table.title: table for table in Scaling().present([measured(1, 10.0), swept(20_000.0)]).tables}
+    tables = {table.title: table for table in ScalingSuite().present([measured(1, 10.0), swept(20_000.0)]).tables}
     first, _ = tables["The link between 2 ranks"].rows
     assert first.entries["size"] == Number(value=4000, unit="B")
     takes = first.entries["time"]
@@ -183,7 +181,7 @@ def test_a_size_and_what_an_all_reduce_of_it_takes():
 
 def test_where_the_time_goes_by_rank_and_in_the_mean():
     found = [measured(1, 10.0), measured(2, 14.0, [rank(forward=0.2), rank(forward=0.4)])]
-    table = next(table for table in Scaling().present(found).tables if table.title.startswith("Where the time"))
+    table = next(table for table in ScalingSuite().present(found).tables if table.title.startswith("Where the time"))
     alone, mean, *ranks = [row.entries for row in table.rows]
     assert [entries["devices"].value for entries in (alone, mean, *ranks)] == [1, 2, 2, 2]
     assert "rank" not in alone
@@ -208,12 +206,12 @@ def test_where_the_time_goes_by_rank_and_in_the_mean():
     ],
 )
 def test_one_sentence_says_why_it_falls_short(ranks, words):
-    [sentence] = Scaling().present([measured(1, 10.0), measured(2, 12.0, ranks), swept()]).closing
+    [sentence] = ScalingSuite().present([measured(1, 10.0), measured(2, 12.0, ranks), swept()]).closing
     assert words in sentence
 
 
 def test_without_one_rank_alone_there_is_no_speedup_and_no_reason():
-    shown = Scaling().present([measured(2, 14.0, [rank(), rank()])])
+    shown = ScalingSuite().present([measured(2, 14.0, [rank(), rank()])])
     assert isinstance(shown.tables[0].rows[0].entries["speedup"], Missing)
     assert shown.closing == ()
 
@@ -224,7 +222,7 @@ def test_a_size_that_failed_keeps_its_row_with_the_reason():
     failed = measured(
         2, 1.0, outcome=lost, kinds={}, phases=None, validity=None, records=(a_record(spec, outcome=lost),)
     )
-    shown = Scaling().present([measured(1, 10.0), failed])
+    shown = ScalingSuite().present([measured(1, 10.0), failed])
     row = shown.tables[0].rows[1]
     assert row.status == "FAILED"
     assert "rank 1 was lost" in row.entries["overall"].reason

@@ -7,23 +7,30 @@ import msgspec
 import numpy as np
 import pytest
 
+from measured_volumes import EVERYTHING, inferred, rate, trained
 from numbers_in_views import complaints
 from rigdyno import catalogue
-from rigdyno.contracts import SuiteRequest
-from rigdyno.errors import UsageError
-from rigdyno.reference.volumes import APART, VOLUME, VOXELS, WRITES, famous_volumes, unet3d, written_share
-from rigdyno.schema.estimate import Estimate, Missing, Validity
-from rigdyno.schema.measured import JobTime, KindFigures, Measurement, Phases
-from rigdyno.schema.record import Completed, Facts, Failed, Quality
-from rigdyno.schema.spec import Budget, RunSpec
-from rigdyno.schema.view import Share, View
-from rigdyno.suites import _volume_rows as rows
-from rigdyno.suites.volume import LONG_SECONDS, SECONDS, SMALL_TRAINING, Volume
-from support import a_record, a_system, with_defaults
+from rigdyno.base.errors import UsageError
+from rigdyno.reference.volumes import (
+    APART,
+    VOLUME,
+    VOXELS,
+    WRITES,
+    compute_written_share,
+    load_famous_volumes,
+    load_unet3d,
+)
+from rigdyno.schema.estimate import Missing, Validity
+from rigdyno.schema.measured import JobTime
+from rigdyno.schema.record import Failed
+from rigdyno.schema.spec import Budget
+from rigdyno.schema.view import RatioEntry, View
+from rigdyno.suites.volume import LONG_SECONDS, SECONDS, VolumeSuite, rows
+from support import a_system, suite_cells
 
 
 def cells(most=2, device="cpu", **changes):
-    return Volume().cells(SuiteRequest(system=a_system(), device=device, most_ranks=most, **changes))
+    return suite_cells(VolumeSuite(), device=device, most_ranks=most, **changes)
 
 
 def laid_out(wanted):
@@ -68,7 +75,7 @@ def test_a_card_has_the_published_sizes_from_the_start():
     ("changes", "words"),
     [
         ({"soak_seconds": 60.0}, "no soak"),
-        ({"nodes": 2}, "on one node"),
+        ({"nodes": 2, "rendezvous": "a:1"}, "on one node"),
         ({"full": True, "budget_seconds": 60.0}, "leave out --budget or --full"),
     ],
 )
@@ -86,26 +93,28 @@ class TestPublished:
             for start in range(0, length, apart):
                 seen[start : start + block] = True
             share *= seen.mean()
-        assert written_share() == pytest.approx(share)
-        assert written_share() == pytest.approx(0.643, abs=0.001)
+        assert compute_written_share() == pytest.approx(share)
+        assert compute_written_share() == pytest.approx(0.643, abs=0.001)
 
     def test_the_rates_are_the_printed_ones(self):
         """As the second of the published tables has them, to its digits."""
         printed = [33.1, 34.2, 29.4, 25.3, 26.8, 23.5, 29.0, 26.8, 23.9, 32.2, 29.8, 26.0]
-        ours = [round(row.iterations_per_minute, 1) for row in unet3d()]
+        ours = [round(row.iterations_per_minute, 1) for row in load_unet3d()]
         assert np.abs(np.subtract(ours, printed)).max() < 0.2  # 29.2 stands there as 29.4
         printed = [9.2, 8.8, 8.6, 9.4, 12.7]
-        ours = [round(row.voxels_per_s / 1e6, 1) for row in unet3d() if row.voxels_per_s]
+        ours = [round(row.voxels_per_s / 1e6, 1) for row in load_unet3d() if row.voxels_per_s]
         assert ours == printed
 
     def test_four_1080_ti(self):
-        (four,) = (row for row in unet3d() if row.device == "NVIDIA GTX 1080 Ti" and row.devices == 4)
+        (four,) = (row for row in load_unet3d() if row.device == "NVIDIA GTX 1080 Ti" and row.devices == 4)
         assert four.patches_per_minute == pytest.approx(101, abs=0.5)
-        assert four.efficiency(unet3d()) == pytest.approx(0.74, abs=0.005)
+        assert four.efficiency(load_unet3d()) == pytest.approx(0.74, abs=0.005)
 
     def test_the_sizes_of_famous_volumes_are_the_products_of_their_edges(self):
-        edges = {each.name: re.search(r"(\d+) x (\d+) x (\d+)( micrometers)?", each.note) for each in famous_volumes()}
-        known = [each for each in famous_volumes() if edges[each.name]]
+        edges = {
+            each.name: re.search(r"(\d+) x (\d+) x (\d+)( micrometers)?", each.note) for each in load_famous_volumes()
+        }
+        known = [each for each in load_famous_volumes() if edges[each.name]]
         assert len(known) == 7
         for each in known:
             *lengths, physical = edges[each.name].groups()
@@ -114,61 +123,14 @@ class TestPublished:
             assert each.voxels == pytest.approx(voxels, rel=0.002)
 
     def test_the_famous_volumes_have_sources_and_certainties(self):
-        found = famous_volumes()
+        found = load_famous_volumes()
         assert {"Platynereis whole body", "FAFB (Drosophila whole brain)"} <= {each.name for each in found}
         assert all(each.source and each.resolution and each.voxels > 1e9 for each in found)
         assert {each.certainty for each in found} == {"stated", "derived", "uncertain"}
 
 
-def rate(value, unit, spread=0.02):
-    low, high = value * (1 - spread), value * (1 + spread)
-    return Estimate(value=value, low=low, high=high, confidence=0.95, n=10, unit=unit, method="by hand")
-
-
-def measured(workload, options, value, *, ranks=1, data=0.01, **changes):
-    unit = "patch" if workload == "unet3d" else "voxel"
-    spec = with_defaults(RunSpec(workload=workload, options=options, world_size=ranks, threads=1, pinned=True))
-    settled = (
-        {"parameters": 3_000_000, "patch": "8x54x54"} if unit == "patch" else {"block": "10x108x108", "halo": "1x27x27"}
-    )
-    facts = Facts(unit=unit, per_item={} if unit == "patch" else {"read_voxel": 2.5}, settled=settled, notes=("made",))
-    by_rank = {rank: {"data": data, "forward": 0.3, "backward": 0.6, "optimizer": 0.1 - data} for rank in range(ranks)}
-    fields = {
-        "spec": spec,
-        "records": (a_record(spec, facts=facts),),
-        "outcome": Completed(quality=Quality(first_loss=0.9, last_loss=0.7, accuracy=0.6)),
-        "facts": facts,
-        "kinds": {"step": KindFigures(throughput=rate(value, f"{unit}/s"), step_seconds=rate(1.0, "s"))},
-        "phases": Phases(
-            forward=rate(1, "patch/s"), backward=rate(1, "patch/s"), by_rank=by_rank, longest_computing=1, explained=1
-        )
-        if unit == "patch"
-        else None,
-        "validity": Validity(verdict="VALID"),
-    }
-    return Measurement(**{**fields, **changes})
-
-
-def trained(value, ranks=1, **changes):
-    return measured("unet3d", dict(SMALL_TRAINING), value, ranks=ranks, **changes)
-
-
-def inferred(value, ranks=1, scheme="own", **changes):
-    return measured("unet3d_inference", {"scheme": scheme, "block": "10x108x108"}, value, ranks=ranks, **changes)
-
-
-EVERYTHING = [
-    trained(1.0),
-    trained(1.6, ranks=2),
-    measured("unet3d", {"network": "isotropic"}, 0.8),
-    inferred(40e3, scheme="published"),
-    inferred(60e3),
-    inferred(96e3, ranks=2),
-]
-
-
 def shown(measurements=EVERYTHING):
-    return Volume().present(measurements)
+    return VolumeSuite().present(measurements)
 
 
 def test_all_numbers_can_be_read_by_programs():
@@ -178,7 +140,7 @@ def test_all_numbers_can_be_read_by_programs():
 
 
 def seconds(each):
-    return rows.shown_of([each]).seconds(each)
+    return rows.collect_results([each]).seconds(each)
 
 
 def test_several_processes_of_what_is_extrapolated_to_hours():
@@ -195,7 +157,7 @@ def test_what_processes_differ_by_is_learnt_from_all_rows():
     alone, repeated = trained(1.6, ranks=2), inferred(60e3)
     kinds = {"step": msgspec.structs.replace(repeated.kinds["step"], process_rates=(40e3, 60e3, 90e3, 60e3))}
     repeated = msgspec.structs.replace(repeated, kinds=kinds)
-    narrow, wide = seconds(alone), rows.shown_of([alone, repeated]).seconds(alone)
+    narrow, wide = seconds(alone), rows.collect_results([alone, repeated]).seconds(alone)
     assert wide.value == narrow.value
     assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
 
@@ -221,9 +183,9 @@ def test_a_whole_job_is_no_extrapolation():
 
 
 def test_efficiency_is_of_the_same_configuration_alone():
-    shares = [rows.efficiency(each, EVERYTHING) for each in EVERYTHING]
+    shares = [rows.efficiency_entry(each, EVERYTHING) for each in EVERYTHING]
     assert [None if share is None else round(share.value, 2) for share in shares] == [None, 0.8, None, None, None, 0.8]
-    alone = rows.efficiency(trained(1.6, ranks=2), [trained(1.6, ranks=2)])
+    alone = rows.efficiency_entry(trained(1.6, ranks=2), [trained(1.6, ranks=2)])
     assert isinstance(alone, Missing)
 
 
@@ -282,4 +244,4 @@ def test_rows_that_failed_say_why():
 def test_budgets_without_a_job_are_extrapolated():
     assert rows.is_extrapolated(trained(1.0))
     assert Budget(seconds=1).job_steps is None
-    assert isinstance(rows.waiting(trained(1.0)), Share)
+    assert isinstance(rows.waiting_share(trained(1.0)), RatioEntry)

@@ -1,5 +1,5 @@
-"""A private run that is killed and begun again with its ledger: what it spent before stays counted. All updates of our
-engine share the code; this one starts quickly."""
+"""A private run that is killed and restarted with its ledger: the epsilon spent before stays counted. All updates of
+Rigdyno's engine share the code; dp_expanded starts fastest."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from torch import nn
 
 dp_accounting = pytest.importorskip("dp_accounting")
 
-from rigdyno.contracts import CannotRun, Place, Samples, Training  # noqa: E402
+from rigdyno.contracts import CannotRun, Samples, Training, WorkerPlace  # noqa: E402
 from rigdyno.engines.dp import Spent, epsilon  # noqa: E402
 from rigdyno.updates.dp_expanded import DpExpanded  # noqa: E402
 from rigdyno.updates.dp_fast import DpFast  # noqa: E402
@@ -38,7 +38,7 @@ def train(path, steps):
         batches=iter(()),
         samples=Samples(200, 20, lambda chosen: (inputs[chosen], targets[chosen])),
     )
-    step = DpExpanded(ledger=str(path)).prepare(training, Place(device="cpu"), None)
+    step = DpExpanded(ledger=str(path)).prepare(training, WorkerPlace(device="cpu"), None)
     for batch in itertools.islice(training.batches, steps):
         step(*batch)
     return training.epsilon()
@@ -51,18 +51,18 @@ def test_steps_of_a_killed_run_are_counted_by_the_next_one(tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    told = train(path, steps=3)
+    reported = train(path, steps=3)
     both, alone = (epsilon([Spent(1.0, 0.1, steps)], 1e-5).epsilon for steps in (8, 3))
-    assert told >= both > alone  # a kill leaves the steps that were written ahead counted
+    assert reported >= both > alone  # steps that were written ahead stay counted after a kill
     histories = json.loads(path.read_text())["histories"].values()
     assert sum(run["steps"] for history in histories for run in history) >= 8
 
 
-def test_a_file_that_is_no_ledger_is_refused_in_a_line(tmp_path):
+def test_a_file_that_is_not_a_ledger_is_refused_in_one_line(tmp_path):
     from test_update_private import training
 
     path = tmp_path / "ledger"
     path.write_text("not a ledger")
     with pytest.raises(CannotRun) as refusal:
-        DpFast(ledger=str(path)).prepare(training(), Place(device="cpu"), None)
+        DpFast(ledger=str(path)).prepare(training(), WorkerPlace(device="cpu"), None)
     assert "\n" not in str(refusal.value)

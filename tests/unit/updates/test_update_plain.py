@@ -1,10 +1,10 @@
-"""The plain update against the same step written by hand."""
+"""Tests of the plain update against the same step written by hand."""
 
 import copy
 
 import torch
 
-from rigdyno.contracts import Place, Training
+from rigdyno.contracts import Training, WorkerPlace
 from rigdyno.updates.plain import Plain
 
 
@@ -29,7 +29,7 @@ def batches(count):
 
 
 class Ranks:
-    """Plays the sum over ranks that all have the same gradients."""
+    """Simulates the sum over ranks that all have the same gradients."""
 
     def __init__(self, world_size):
         self.world_size, self.calls = world_size, 0
@@ -58,9 +58,9 @@ def same(model, other):
     return all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_it_is_exactly_the_step_written_by_hand():
+def test_plain_equals_the_step_written_by_hand():
     ours, theirs, data = network(), network(), batches(7)
-    step = Plain().prepare(training(ours), Place(device="cpu"), Ranks(1))
+    step = Plain().prepare(training(ours), WorkerPlace(device="cpu"), Ranks(1))
     losses = [step(*batch) for batch in data]
     assert [loss.item() for loss in losses] == by_hand(theirs, data)
     assert not any(loss.requires_grad for loss in losses)  # or every kept loss would keep its graph
@@ -69,7 +69,7 @@ def test_it_is_exactly_the_step_written_by_hand():
 
 def test_one_rank_sums_nothing():
     ranks = Ranks(1)
-    step = Plain().prepare(training(network()), Place(device="cpu"), ranks)
+    step = Plain().prepare(training(network()), WorkerPlace(device="cpu"), ranks)
     step(*batches(1)[0])
     assert ranks.calls == 0
 
@@ -77,7 +77,7 @@ def test_one_rank_sums_nothing():
 def test_ranks_average_their_gradients():
     alone, shared, data = network(), network(), batches(4)
     ranks = Ranks(4)  # a power of two: multiplying and dividing by it is exact
-    step = Plain().prepare(training(shared), Place(device="cpu", world_size=4), ranks)
+    step = Plain().prepare(training(shared), WorkerPlace(device="cpu", world_size=4), ranks)
     for batch in data:
         step(*batch)
     by_hand(alone, data)
@@ -85,10 +85,10 @@ def test_ranks_average_their_gradients():
     assert same(alone, shared)
 
 
-def test_frozen_parameters_stay():
+def test_frozen_parameters_do_not_change():
     model = network()
     model[0].weight.requires_grad_(False)
     before = copy.deepcopy(model[0].weight)
-    step = Plain().prepare(training(model), Place(device="cpu", world_size=2), Ranks(2))
+    step = Plain().prepare(training(model), WorkerPlace(device="cpu", world_size=2), Ranks(2))
     step(*batches(1)[0])
     assert torch.equal(model[0].weight, before)

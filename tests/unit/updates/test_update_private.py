@@ -1,4 +1,4 @@
-"""Private updates against the definition: each sample's gradient alone in float64, clipped, summed, with noise."""
+"""Tests of private updates against the definition: per-sample gradients in float64, clipped, summed, with noise."""
 
 import copy
 import functools
@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rigdyno.contracts import CannotRun, Place, Samples, Training
-from rigdyno.errors import BadValue
-from rigdyno.updates._private import NO_EPSILON
+from rigdyno.base.errors import BadValue
+from rigdyno.contracts import CannotRun, Samples, Training, WorkerPlace
+from rigdyno.updates.common.private import NO_EPSILON
 from rigdyno.updates.dp_expanded import DpExpanded
 from rigdyno.updates.dp_fast import DpFast
 from rigdyno.updates.dp_opacus import NOT_IN_PLACE, DpOpacus, Mode
@@ -23,8 +23,8 @@ dp_accounting = pytest.importorskip("dp_accounting")
 opacus = pytest.importorskip("opacus")
 
 COUNT, BATCH, CLASSES = 300, 20, 4
-BOUND, HARDLY_ANY = 0.05, 1e-9
-HERE = Place(device="cpu", seed=5)
+MAX_NORM, HARDLY_ANY = 0.05, 1e-9
+HERE = WorkerPlace(device="cpu", seed=5)
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 OPACUS = {mode: functools.partial(DpOpacus, mode=mode) for mode in get_args(Mode)}
@@ -52,7 +52,7 @@ def sgd(parameters):
 
 
 def training(model=None, *, known=True, loss=functional.cross_entropy, **fields):
-    """`known`: the data set, beside batches that are made of it."""
+    """Return a training; `known`: with the data set that its batches are made of."""
     inputs, targets = images()
     rows = itertools.cycle(range(0, COUNT, BATCH))
     return Training(
@@ -69,18 +69,18 @@ def flat(model):
     return torch.cat([parameter.detach().flatten().double() for parameter in model.parameters()])
 
 
-def clipped_sum(model, inputs, targets, bound):
+def clipped_sum(model, inputs, targets, max_norm):
     model = copy.deepcopy(model).double()
     whole = torch.zeros_like(flat(model))
     for one, target in zip(inputs.double(), targets, strict=True):
         loss = functional.cross_entropy(model(one[None]), target[None])
         gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
-        whole += gradient * min(1.0, bound / float(gradient.norm()))
+        whole += gradient * min(1.0, max_norm / float(gradient.norm()))
     return whole
 
 
 def moved_by(update, shared):
-    """How far one step took the parameters, and the batch that it took it on."""
+    """Return the change of the parameters in one step, and the batch of that step."""
     step = update.prepare(shared, HERE, None)
     batch = next(shared.batches)
     before = flat(shared.model)
@@ -94,30 +94,30 @@ def moved_by(update, shared):
 def test_a_step_is_the_sum_of_clipped_gradients_over_the_expected_batch(kind, known):
     shared = training(known=known)
     before = copy.deepcopy(shared.model)
-    moved, (inputs, targets) = moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=BOUND), shared)
-    expected = clipped_sum(before, inputs, targets, BOUND) / BATCH
+    moved, (inputs, targets) = moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=MAX_NORM), shared)
+    expected = clipped_sum(before, inputs, targets, MAX_NORM) / BATCH
     assert len(targets) != BATCH or not known  # the expected batch isn't the one drawn
     assert float((moved - expected).norm()) < 1e-4 * float(expected.norm())
 
 
 @every
 @pytest.mark.parametrize("known", [True, False])
-def test_noise_is_the_multiplier_times_the_bound_over_the_expected_batch(kind, known):
+def test_noise_is_the_multiplier_times_the_clipping_norm_over_the_expected_batch(kind, known):
     shared = training(known=known)
     before = copy.deepcopy(shared.model)
-    moved, batch = moved_by(kind(noise_multiplier=3.0, max_grad_norm=BOUND), shared)
-    noise = moved - clipped_sum(before, *batch, BOUND) / BATCH
-    assert float(noise.std()) == pytest.approx(3.0 * BOUND / BATCH, rel=0.03)  # of 10,000 values
-    assert abs(float(noise.mean())) < 0.05 * 3.0 * BOUND / BATCH
+    moved, batch = moved_by(kind(noise_multiplier=3.0, max_grad_norm=MAX_NORM), shared)
+    noise = moved - clipped_sum(before, *batch, MAX_NORM) / BATCH
+    assert float(noise.std()) == pytest.approx(3.0 * MAX_NORM / BATCH, rel=0.03)  # of 10,000 values
+    assert abs(float(noise.mean())) < 0.05 * 3.0 * MAX_NORM / BATCH
 
 
 def drawn_by(kind, steps, seed=5):
     shared = training()
-    kind().prepare(shared, Place(device="cpu", seed=seed), None)
+    kind().prepare(shared, WorkerPlace(device="cpu", seed=seed), None)
     return [targets.tolist() for _, targets in itertools.islice(shared.batches, steps)]
 
 
-def test_all_draw_the_same_batches_by_chance():
+def test_all_updates_draw_the_same_poisson_batches():
     ours, *theirs = (drawn_by(kind, 60) for kind in EVERY.values())
     assert all(other == ours for other in theirs)
     assert ours != drawn_by(DpFast, 60, seed=6)
@@ -128,7 +128,7 @@ def test_all_draw_the_same_batches_by_chance():
 
 
 @every
-def test_epsilon_is_the_accountants_for_the_steps_done(kind):
+def test_epsilon_matches_an_independent_accountant(kind):
     shared = training()
     step = kind(noise_multiplier=1.5).prepare(shared, HERE, None)
     for batch in itertools.islice(shared.batches, 40):
@@ -139,7 +139,7 @@ def test_epsilon_is_the_accountants_for_the_steps_done(kind):
     assert exact <= shared.epsilon() <= exact + 0.02  # Opacus' may err upwards by a hundredth
 
 
-def test_opacus_gives_a_bound_where_its_tight_accountant_would_take_all_memory():
+def test_opacus_gives_the_renyi_bound_at_a_large_epsilon():
     shared = training()
     step = DpOpacus(noise_multiplier=0.05).prepare(shared, HERE, None)
     for batch in itertools.islice(shared.batches, 3):
@@ -150,7 +150,7 @@ def test_opacus_gives_a_bound_where_its_tight_accountant_would_take_all_memory()
 
 
 @every
-def test_without_a_data_set_the_batches_are_the_workloads_own_and_there_is_no_epsilon(kind):
+def test_without_a_data_set_batches_are_unchanged_and_there_is_no_epsilon(kind):
     shared, untouched = training(known=False, notes=("a note",)), training()
     kind().prepare(shared, HERE, None)
     for _ in range(3):
@@ -160,18 +160,18 @@ def test_without_a_data_set_the_batches_are_the_workloads_own_and_there_is_no_ep
 
 
 @every
-def test_empty_batches_are_noise_alone(kind):
+def test_empty_batches_add_only_noise(kind):
     shared = training()
-    step = kind(max_grad_norm=BOUND).prepare(shared, HERE, None)
+    step = kind(max_grad_norm=MAX_NORM).prepare(shared, HERE, None)
     inputs, targets = images()
     step(*next(shared.batches))
     before = flat(shared.model)
     step(inputs[:0], targets[:0])
-    assert float((flat(shared.model) - before).std()) == pytest.approx(BOUND / BATCH, rel=0.05)
+    assert float((flat(shared.model) - before).std()) == pytest.approx(MAX_NORM / BATCH, rel=0.05)
 
 
 @every
-def test_its_phases_are_marked(kind):
+def test_a_private_step_marks_its_phases(kind):
     marks = []
     shared = training(mark=marks.append)
     step = kind().prepare(shared, HERE, None)
@@ -184,7 +184,7 @@ def with_batch_norm():
     return nn.Sequential(nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(96, CLASSES))
 
 
-def test_batch_norm_is_refused_in_the_engines_own_words_and_with_what_to_try():
+def test_batch_norm_is_refused_with_what_to_try():
     refusals = {DpFast: "1 (BatchNorm2d): a sample's output depends on the whole batch", DpOpacus: "Opacus: BatchNorm"}
     for kind, words in refusals.items():
         with pytest.raises(CannotRun) as refusal:
@@ -194,7 +194,7 @@ def test_batch_norm_is_refused_in_the_engines_own_words_and_with_what_to_try():
 
 
 @every
-def test_group_norm_takes_its_place_in_the_workloads_own_network(kind):
+def test_group_norm_replaces_batch_norm_in_place(kind):
     shared = training(with_batch_norm())
     own = shared.model
     moved, _ = moved_by(kind(group_norm=True), shared)
@@ -208,24 +208,24 @@ class Mixing(nn.Module):
         return inputs - inputs.mean(dim=0)
 
 
-def test_what_shows_only_when_samples_go_through_is_a_refusal_too():
+def test_mixing_found_during_a_step_skips_the_cell():
     shared = training(nn.Sequential(nn.Flatten(), Mixing(), nn.Linear(72, CLASSES)))
     step = DpFast().prepare(shared, HERE, None)
-    with pytest.raises(CannotRun, match="what it answers to a sample depends on the other samples"):
+    with pytest.raises(CannotRun, match="its output for a sample depends on the other samples"):
         step(*next(shared.batches))
 
 
 @pytest.mark.parametrize("kind", OPACUS.values(), ids=OPACUS)
-def test_what_opacus_cannot_follow_is_not_done_in_place_and_said(kind):
+def test_in_place_activations_are_turned_off_for_opacus_with_a_note(kind):
     model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(96, CLASSES))
     shared = training(copy.deepcopy(model))
-    moved, batch = moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=BOUND), shared)
-    expected = clipped_sum(model, *batch, BOUND) / BATCH
+    moved, batch = moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=MAX_NORM), shared)
+    expected = clipped_sum(model, *batch, MAX_NORM) / BATCH
     assert float((moved - expected).norm()) < 1e-4 * float(expected.norm())
     assert NOT_IN_PLACE in shared.notes
 
 
-def test_an_unknown_mode_is_told():
+def test_an_unknown_mode_is_refused_with_a_suggestion():
     with pytest.raises(BadValue, match=r"update\.mode can't be 'gohst'; did you mean 'ghost'"):
         DpOpacus(mode="gohst")
 
@@ -235,11 +235,11 @@ def mean_of_squares(outputs, targets):
     return (outputs - functional.one_hot(targets, CLASSES)).square().sum(dim=1).mean()
 
 
-def test_ghost_takes_any_mean_over_samples_for_a_loss():
+def test_ghost_accepts_any_mean_over_samples_as_a_loss():
     found = []
     for kind in (DpFast, OPACUS["ghost"]):
         shared = training(loss=mean_of_squares)
-        found.append(moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=BOUND), shared)[0])
+        found.append(moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=MAX_NORM), shared)[0])
     assert float((found[0] - found[1]).norm()) < 1e-4 * float(found[0].norm())
 
 
@@ -253,11 +253,11 @@ def depthwise():
 
 
 @every
-def test_all_take_the_same_step_on_one_batch_through_the_layers_of_efficientnet(kind):
+def test_a_step_through_the_layers_of_efficientnet_matches_the_definition(kind):
     shared = training(depthwise())
     before = copy.deepcopy(shared.model)
-    moved, batch = moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=BOUND), shared)
-    expected = clipped_sum(before, *batch, BOUND) / BATCH
+    moved, batch = moved_by(kind(noise_multiplier=HARDLY_ANY, max_grad_norm=MAX_NORM), shared)
+    expected = clipped_sum(before, *batch, MAX_NORM) / BATCH
     assert float((moved - expected).norm()) < 1e-4 * float(expected.norm())
 
 
@@ -269,7 +269,7 @@ def test_opacus_refuses_buffers_in_its_own_words():
 
 
 @every
-def test_a_delta_that_would_publish_a_sample_is_refused_before_anything_is_measured(kind):
+def test_a_delta_that_would_publish_a_sample_is_refused(kind):
     with pytest.raises(CannotRun, match=r"delta 0\.01 is too large for 300 samples"):
         kind(delta=0.01).prepare(training(), HERE, None)
 
@@ -296,10 +296,10 @@ def test_half_precision_is_refused_while_planning():
     [
         ({"noise_multiplier": 0.0}, "update.noise_multiplier must be a number above 0, not 0.0"),
         ({"max_grad_norm": float("inf")}, "update.max_grad_norm must be a number above 0, not inf"),
-        ({"delta": 1.0}, "update.delta must lie between 0 and 1, not at 1.0"),
+        ({"delta": 1.0}, "update.delta must be between 0 and 1, not 1.0"),
     ],
 )
-def test_figures_that_make_no_sense(kind, option, words):
+def test_bad_options_are_refused(kind, option, words):
     with pytest.raises(BadValue) as refusal:
         kind(**option)
     assert str(refusal.value) == words
@@ -313,7 +313,7 @@ def test_secure_noise_and_batches_do_not_repeat():
 
 
 def moved_by_seed():
-    """A worker sows torch's own seed as well."""
+    """Set torch's seed too, as a worker does."""
     shared = training()
     torch.manual_seed(7)
     return moved_by(DpFast(), shared)[0]

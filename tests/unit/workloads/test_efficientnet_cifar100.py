@@ -1,4 +1,4 @@
-"""Our EfficientNet-B0, layer by layer, and what the workload makes of it."""
+"""Tests of EfficientNet-B0, layer by layer, and of its workload."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import pytest
 import torch
 from torch import nn
 
-from rigdyno.contracts import CannotRun, Place
-from rigdyno.errors import BadValue
+from rigdyno.base.errors import BadValue
+from rigdyno.contracts import CannotRun, WorkerPlace
 from rigdyno.updates.plain import Plain
-from rigdyno.workloads import _cifar
-from rigdyno.workloads._efficientnet import STAGES, EfficientNetB0, MBConv, SqueezeExcitation, StochasticDepth
-from rigdyno.workloads._torch import forward_flop
+from rigdyno.workloads.common.torch import count_forward_flop
+from rigdyno.workloads.datasets import cifar
 from rigdyno.workloads.efficientnet_cifar100 import PARAMETERS, EfficientNetCifar100
+from rigdyno.workloads.networks.efficientnet import STAGES, EfficientNetB0, MBConv, SqueezeExcitation, StochasticDepth
 
-HERE = Place(device="cpu")
+HERE = WorkerPlace(device="cpu")
 
 
 @pytest.fixture(autouse=True)
 def few_images(monkeypatch):
-    monkeypatch.setattr(_cifar, "TRAIN_IMAGES", 64)
+    monkeypatch.setattr(cifar, "TRAIN_IMAGES", 64)
 
 
-def test_it_has_as_many_parameters_as_it_should():
+def test_the_number_of_parameters_is_as_published():
     assert sum(parameter.numel() for parameter in EfficientNetB0(1000).parameters()) == PARAMETERS == 5_288_548
 
 
 def expected_shapes(classes):
-    """By the table of the paper, in the names that torchvision gave them."""
+    """Return the shapes of the paper's table, under torchvision's names."""
     shapes = {"features.0.0.weight": (32, 3, 3, 3), "features.8.0.weight": (1280, 320, 1, 1)}
     norms = {"features.0.1": 32, "features.8.1": 1280}
     inputs = 32
@@ -70,11 +70,11 @@ def test_maps_shrink_as_in_the_paper():
     ]  # fmt: skip
 
 
-def test_it_takes_the_operations_that_the_paper_counts():
-    assert forward_flop(lambda: EfficientNetB0(1000), 224) == pytest.approx(2 * 0.39e9, rel=0.03)
+def test_operations_are_counted_as_in_the_paper():
+    assert count_forward_flop(lambda: EfficientNetB0(1000), 224) == pytest.approx(2 * 0.39e9, rel=0.03)
 
 
-def test_squeeze_and_excitation_by_its_definition():
+def test_squeeze_and_excitation_matches_its_definition():
     torch.manual_seed(0)
     layer, maps = SqueezeExcitation(8, 2), torch.randn(3, 8, 5, 5)
     means = maps.mean(dim=(2, 3))
@@ -83,7 +83,7 @@ def test_squeeze_and_excitation_by_its_definition():
     torch.testing.assert_close(layer(maps), maps * factors[:, :, None, None])
 
 
-def test_stochastic_depth_leaves_out_whole_samples_and_keeps_the_mean():
+def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean():
     torch.manual_seed(0)
     layer = StochasticDepth(0.25)
     kept = layer(torch.ones(4000, 2, 3, 3))
@@ -94,12 +94,12 @@ def test_stochastic_depth_leaves_out_whole_samples_and_keeps_the_mean():
     assert torch.equal(layer.eval()(kept), kept)
 
 
-def test_blocks_are_left_out_the_more_often_the_later_they_come():
+def test_later_blocks_are_skipped_more_often():
     rates = [block.stochastic_depth.dropout.p for block in EfficientNetB0(10).modules() if isinstance(block, MBConv)]
     assert rates == pytest.approx([0.2 * number / 16 for number in range(16)])
 
 
-def test_group_norm_stands_where_batch_norm_was():
+def test_group_norm_replaces_every_batch_norm():
     plain, grouped = (EfficientNetCifar100(batch_size=4, norm=norm).build(HERE).model for norm in ("batch", "group"))
     replaced = {name for name, module in grouped.named_modules() if isinstance(module, nn.GroupNorm)}
     assert replaced == {name for name, module in plain.named_modules() if isinstance(module, nn.BatchNorm2d)}
@@ -108,7 +108,7 @@ def test_group_norm_stands_where_batch_norm_was():
 
 
 @pytest.mark.parametrize("options", [{}, {"norm": "group", "channels_last": True}, {"image_size": 48}])
-def test_it_learns(options):
+def test_training_reduces_the_loss(options):
     training = EfficientNetCifar100(batch_size=8, learning_rate=0.003, **options).build(HERE)
     step = Plain().prepare(training, HERE, None)
     inputs, targets = next(training.batches)
@@ -127,7 +127,7 @@ def test_a_drawn_batch_may_be_empty():
     assert len(labels) == 0
 
 
-def test_only_the_classifier_of_a_frozen_backbone_learns():
+def test_a_frozen_backbone_trains_only_the_classifier():
     training = EfficientNetCifar100(batch_size=8, freeze="backbone").build(HERE)
     before = {name: value.clone() for name, value in training.model.state_dict().items()}
     step = Plain().prepare(training, HERE, None)
@@ -144,7 +144,7 @@ def weights_of(classes, path):
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_published_weights_load_and_the_classifier_of_other_classes_begins_anew(tmp_path, norm):
+def test_weights_for_other_classes_load_except_the_classifier(tmp_path, norm):
     state = weights_of(1000, tmp_path / "weights.pt")
     training = EfficientNetCifar100(batch_size=4, weights=str(tmp_path / "weights.pt"), norm=norm).build(HERE)
     own = training.model.state_dict()
@@ -153,16 +153,16 @@ def test_published_weights_load_and_the_classifier_of_other_classes_begins_anew(
     assert any("1000 classes" in note for note in training.notes)
 
 
-def test_weights_of_as_many_classes_are_taken_whole(tmp_path):
+def test_weights_for_the_same_classes_load_completely(tmp_path):
     state = weights_of(100, tmp_path / "weights.pt")
     own = EfficientNetCifar100(batch_size=4, weights=str(tmp_path / "weights.pt")).build(HERE).model.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in own.items())
 
 
 @pytest.mark.parametrize("content", [{"fc.weight": torch.ones(3)}, {}, "nothing"])
-def test_other_weights_are_refused_in_a_line(tmp_path, content):
+def test_weights_of_another_network_are_refused_in_one_line(tmp_path, content):
     torch.save(content, tmp_path / "weights.pt")
-    with pytest.raises(CannotRun, match=r"weights\.pt holds no weights of this network") as refused:
+    with pytest.raises(CannotRun, match=r"weights\.pt has no weights for this network") as refused:
         EfficientNetCifar100(batch_size=4, weights=str(tmp_path / "weights.pt")).build(HERE)
     assert "\n" not in str(refused.value)
 
@@ -170,7 +170,7 @@ def test_other_weights_are_refused_in_a_line(tmp_path, content):
 def test_a_weights_file_that_would_run_code_is_refused(tmp_path):
     ran = tmp_path / "ran"
     (tmp_path / "weights.pt").write_bytes(pickle.dumps(Payload(ran), protocol=2))
-    with pytest.raises(CannotRun, match="holds no weights"):
+    with pytest.raises(CannotRun, match="has no weights"):
         EfficientNetCifar100(batch_size=4, weights=str(tmp_path / "weights.pt")).build(HERE)
     assert not ran.exists()
 
@@ -186,13 +186,13 @@ class Payload:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"norm": "layer"}, "norm can't be 'layer'"),
-        ({"freeze": "all"}, "freeze can't be 'all'"),
+        ({"norm": "layer"}, "norm must be one of "),
+        ({"freeze": "all"}, "freeze must be one of "),
         ({"image_size": 4}, "image_size must be"),
         ({"dropout": 1.0}, "dropout must be"),
         ({"test_images": -1}, "test_images must be"),
     ],
 )
-def test_wrong_options_are_told(options, words):
+def test_bad_options_are_refused(options, words):
     with pytest.raises(BadValue, match=words):
         EfficientNetCifar100(**options)

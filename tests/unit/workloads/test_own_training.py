@@ -1,15 +1,15 @@
-"""A user's own training: what its function may give, and what is told where it gives something else."""
+"""Tests of own_training: what the user's function may return, and the messages for everything else."""
 
 import itertools
 
 import pytest
 import torch
 
-from rigdyno.contracts import CannotRun, Place
+from rigdyno.contracts import CannotRun, WorkerPlace
 from rigdyno.updates.plain import Plain
 from rigdyno.workloads.own_training import OwnTraining
 
-HERE = Place(device="cpu")
+HERE = WorkerPlace(device="cpu")
 HEAD = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -34,7 +34,7 @@ def built(tmp_path, body, parameters="batch_size=8", batch_size=8):
 
 
 @pytest.mark.parametrize("body", GIVEN.values(), ids=GIVEN)
-def test_a_data_set_of_known_size_in_any_form(tmp_path, body):
+def test_a_data_set_is_accepted_in_any_form(tmp_path, body):
     training = built(tmp_path, body, batch_size=16)
     assert (training.samples.count, training.samples.batch_size) == (50, 16)
     assert training.settled == {"parameters": 21, "samples": 50}
@@ -57,7 +57,7 @@ def test_batches_without_a_data_set_have_no_samples(tmp_path):
     assert [len(targets) for _, targets in itertools.islice(training.batches, 3)] == [5, 5, 5]
 
 
-def test_an_optimizer_is_kept_or_made_anew_for_other_parameters(tmp_path):
+def test_an_optimizer_is_kept_or_remade_for_other_parameters(tmp_path):
     training = built(tmp_path, "return parts()")
     own = training.optimizer(training.model.parameters())
     assert own is training.optimizer(training.model.parameters())
@@ -69,31 +69,31 @@ def test_an_optimizer_is_kept_or_made_anew_for_other_parameters(tmp_path):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("return None", "gave a value of type NoneType"),
-        ("return parts()[:3]", r"gave \(Linear, function, SGD\)"),
-        ("return 1, 2, 3, 4", r"gave \(int, int, int, int\)"),
-        ("model, loss, *rest = parts()\n    return model, 0.5, *rest", "the loss is no function"),
-        ("model, loss, _, data = parts()\n    return model, loss, 'sgd', data", "the optimizer is none"),
-        ("*rest, data = parts()\n    return *rest, 5", "the batches are none"),
+        ("return None", "returned a value of type NoneType"),
+        ("return parts()[:3]", r"returned \(Linear, function, SGD\)"),
+        ("return 1, 2, 3, 4", r"returned \(int, int, int, int\)"),
+        ("model, loss, *rest = parts()\n    return model, 0.5, *rest", "the loss isn't a function"),
+        ("model, loss, _, data = parts()\n    return model, loss, 'sgd', data", "the third value isn't an optimizer"),
+        ("*rest, data = parts()\n    return *rest, 5", "the batches can't be iterated"),
         ("*rest, data = parts()\n    return *rest, iter([])", "the batches came to an end"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(tmp_path, body, words):
-    with pytest.raises(CannotRun, match=words) as told:
+def test_a_wrong_return_value_is_refused_in_one_line(tmp_path, body, words):
+    with pytest.raises(CannotRun, match=words) as error:
         built(tmp_path, body)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_batch_larger_than_the_data_set_is_told(tmp_path):
+def test_a_batch_larger_than_the_data_set_is_refused(tmp_path):
     with pytest.raises(CannotRun, match="batch_size 51 is more than the 50 samples"):
         built(tmp_path, "return parts()", batch_size=51)
 
 
-def test_an_error_of_the_users_own_is_theirs(tmp_path):
+def test_an_error_in_the_users_function_is_passed_on(tmp_path):
     with pytest.raises(TypeError, match="unsupported operand"):
         built(tmp_path, "return 1 + 'a'")
 
 
-def test_without_a_file_it_is_refused():
+def test_own_training_without_a_file_is_refused():
     assert "needs a file" in OwnTraining().refuses(None, "cpu")
     assert "no file" in OwnTraining(file="nowhere.py").refuses(None, "cpu")

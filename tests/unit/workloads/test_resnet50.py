@@ -1,4 +1,4 @@
-"""Our ResNet-50, layer by layer, and one block against an independent computation."""
+"""Tests of ResNet-50, layer by layer, and of one block against an independent computation."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from rigdyno.contracts import CannotRun, Place
-from rigdyno.errors import BadValue
+from rigdyno.base.errors import BadValue
+from rigdyno.contracts import CannotRun, WorkerPlace
 from rigdyno.updates.plain import Plain
-from rigdyno.workloads._resnet import BLOCKS, Bottleneck, Network
-from rigdyno.workloads._torch import forward_flop
+from rigdyno.workloads.common.torch import count_forward_flop
+from rigdyno.workloads.networks.resnet import BLOCKS, Bottleneck, ResNet
 from rigdyno.workloads.resnet50 import PARAMETERS, ResNet50
 
 SMALL = {"batch_size": 4, "image_size": 64, "classes": 10}
-HERE = Place(device="cpu")
+HERE = WorkerPlace(device="cpu")
 
 
-def test_it_has_as_many_parameters_as_it_should():
-    assert sum(parameter.numel() for parameter in Network(1000).parameters()) == PARAMETERS == 25_557_032
+def test_the_number_of_parameters_is_as_published():
+    assert sum(parameter.numel() for parameter in ResNet(1000).parameters()) == PARAMETERS == 25_557_032
 
 
 def test_names_and_shapes_are_those_of_the_published_weights():
-    """By the table of the paper, in the names that torchvision gave them."""
+    """Compare with the paper's table, under torchvision's names."""
     expected = {"conv1.weight": (64, 3, 7, 7), "fc.weight": (1000, 2048), "fc.bias": (1000,)}
     inputs = 64
     for stage, (blocks, width) in enumerate(zip(BLOCKS, (64, 128, 256, 512), strict=True), start=1):
@@ -37,7 +37,7 @@ def test_names_and_shapes_are_those_of_the_published_weights():
             if block == 0:
                 expected[f"{name}.downsample.0.weight"] = (4 * width, inputs, 1, 1)
             inputs = 4 * width
-    state = Network(1000).state_dict()
+    state = ResNet(1000).state_dict()
     assert {name: tuple(state[name].shape) for name in expected} == expected
     norms = {name.rpartition(".")[0] for name in state} - {name.rpartition(".")[0] for name in expected}
     assert all(f"{norm}.running_mean" in state for norm in norms)
@@ -47,7 +47,7 @@ def test_names_and_shapes_are_those_of_the_published_weights():
 def test_maps_shrink_as_published():
     shapes = {}
     with torch.device("meta"):
-        network = Network(1000).eval()
+        network = ResNet(1000).eval()
         for name in ("conv1", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool", "fc"):
             getattr(network, name).register_forward_hook(
                 lambda _module, _inputs, output, name=name: shapes.update({name: tuple(output.shape[1:])})
@@ -66,7 +66,7 @@ def test_maps_shrink_as_published():
 
 
 def convolution(images, weight, stride=1, padding=0):
-    """By its definition, in numpy."""
+    """Compute a convolution by its definition, in numpy."""
     padded = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     size = weight.shape[2]
     rows = range(0, padded.shape[2] - size + 1, stride)
@@ -79,13 +79,13 @@ def convolution(images, weight, stride=1, padding=0):
 
 
 def normalised(maps):
-    """As while training: by the batch's own mean and variance, with weight 1 and bias 0."""
+    """Normalise as in training: by the batch's mean and variance, with weight 1 and bias 0."""
     mean = maps.mean(axis=(0, 2, 3), keepdims=True)
     return (maps - mean) / np.sqrt(maps.var(axis=(0, 2, 3), keepdims=True) + 1e-5)
 
 
 @pytest.mark.parametrize(("inputs", "width", "stride"), [(8, 4, 2), (16, 4, 1)])
-def test_a_block_against_its_definition(inputs, width, stride):
+def test_a_block_matches_its_definition(inputs, width, stride):
     torch.manual_seed(1)
     block = Bottleneck(inputs, width, stride).double().train()
     images = torch.randn(3, inputs, 6, 6, dtype=torch.float64)
@@ -104,8 +104,8 @@ def test_a_block_against_its_definition(inputs, width, stride):
 
 
 def test_operations_are_counted_as_published():
-    """4.1 billion multiply-adds an image, two operations each."""
-    assert forward_flop(lambda: Network(1000), 224) == pytest.approx(2 * 4.09e9, rel=0.01)
+    """ResNet-50 has 4.1 billion multiply-adds per image, two operations each."""
+    assert count_forward_flop(lambda: ResNet(1000), 224) == pytest.approx(2 * 4.09e9, rel=0.01)
 
 
 def losses(workload, steps):
@@ -130,7 +130,7 @@ def test_layout_and_precision_do_not_change_the_loss(change, two_losses):
 
 def test_weights_are_loaded(tmp_path):
     torch.manual_seed(5)
-    stored = Network(10)
+    stored = ResNet(10)
     torch.save(stored.state_dict(), tmp_path / "weights.pt")
     built = ResNet50(**SMALL, weights=str(tmp_path / "weights.pt")).build(HERE)
     assert torch.equal(built.model.fc.weight, stored.fc.weight)
@@ -142,26 +142,26 @@ class Hostile:
 
 
 @pytest.mark.parametrize("kind", ["code", "other network", "no tensors", "cut off", "text"])
-def test_files_that_hold_no_weights_are_refused_in_one_line(tmp_path, kind):
+def test_files_without_weights_are_refused_in_one_line(tmp_path, kind):
     path = tmp_path / "weights.pt"
     if kind == "code":
         path.write_bytes(pickle.dumps(Hostile(), protocol=2))
     elif kind == "other network":
-        torch.save(Network(11).state_dict(), path)
+        torch.save(ResNet(11).state_dict(), path)
     elif kind == "no tensors":
         torch.save([1, 2], path)
     elif kind == "cut off":
-        torch.save(Network(10).state_dict(), path)
+        torch.save(ResNet(10).state_dict(), path)
         path.write_bytes(path.read_bytes()[:1000])
     else:
         path.write_text("weights")
     with pytest.raises(CannotRun) as refusal:
         ResNet50(**SMALL, weights=str(path)).build(HERE)
-    assert str(refusal.value).startswith(f"{path} holds no weights of this network: ")
+    assert str(refusal.value).startswith(f"{path} has no weights for this network: ")
     assert "\n" not in str(refusal.value)
 
 
-def test_what_it_refuses():
+def test_missing_weights_and_tf32_on_a_cpu_are_refused():
     assert "NVIDIA" in ResNet50(precision="tf32").refuses(None, "cpu")
     assert ResNet50(precision="tf32").refuses(None, "cuda:0") is None
     assert "no file" in ResNet50(weights="missing.pt").refuses(None, "cpu")

@@ -1,4 +1,4 @@
-"""CIFAR-100 from a folder: both versions, unpacked and packed; and files that are truncated, wrong or hostile."""
+"""Tests of reading CIFAR-100: both versions, unpacked and packed, and truncated, wrong or hostile files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import tarfile
 import numpy as np
 import pytest
 
-from rigdyno.errors import BadValue
-from rigdyno.workloads import _cifar
+from rigdyno.base.errors import BadValue
+from rigdyno.workloads.datasets import cifar
 
 COUNT = 6
 
@@ -24,8 +24,8 @@ def images():
 LABELS = [3, 99, 0, 42, 7, 7]
 
 
-def as_python_2_wrote_it(pixels, labels):
-    """The bytes that Python 2's cPickle made of the published file: protocol 2, strings for bytes, numpy 1's names."""
+def pickle_like_python_2(pixels, labels):
+    """Return bytes as in the published file, from Python 2's cPickle: protocol 2, strings for bytes, numpy 1 names."""
 
     def short(text):
         return b"U" + struct.pack("B", len(text)) + text
@@ -51,7 +51,7 @@ def document(images):
     return {"data": images.reshape(len(images), -1), "fine_labels": LABELS, "coarse_labels": LABELS, "filenames": ["a"]}
 
 
-WRITERS = {"python 2": lambda images: as_python_2_wrote_it(images, LABELS)} | {
+WRITERS = {"python 2": lambda images: pickle_like_python_2(images, LABELS)} | {
     f"protocol {protocol}": lambda images, protocol=protocol: pickle.dumps(document(images), protocol=protocol)
     for protocol in (2, 3, 4, 5)
 }
@@ -76,39 +76,39 @@ def put(folder, version, files, packed):
             archive.addfile(member, io.BytesIO(body))
 
 
-def test_what_we_wrote_by_hand_is_a_real_pickle(images):
-    found = pickle.loads(as_python_2_wrote_it(images, LABELS), encoding="latin1")
+def test_the_handwritten_python_2_file_is_a_real_pickle(images):
+    found = pickle.loads(pickle_like_python_2(images, LABELS), encoding="latin1")
     assert np.array_equal(found["data"], images.reshape(COUNT, -1))
     assert found["fine_labels"] == LABELS
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_python_version(tmp_path, images, pickled, packed):
+def test_the_python_version_is_read(tmp_path, images, pickled, packed):
     put(tmp_path, "cifar-100-python", {"train": pickled, "test": pickled}, packed)
-    assert _cifar.refusal(str(tmp_path)) is None
-    source = _cifar.opened(str(tmp_path), seed=0, test_images=2)
+    assert cifar.refusal(str(tmp_path)) is None
+    source = cifar.open_dataset(str(tmp_path), seed=0, test_images=2)
     assert np.array_equal(source.train.images, images)
     assert source.train.labels.tolist() == LABELS
     assert np.array_equal(source.test.images, images[:2])
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_binary_version(tmp_path, images, packed):
+def test_the_binary_version_is_read(tmp_path, images, packed):
     body = b"".join(bytes([1, label]) + image.tobytes() for label, image in zip(LABELS, images, strict=True))
     put(tmp_path, "cifar-100-binary", {"train.bin": body, "test.bin": body}, packed)
-    assert _cifar.refusal(str(tmp_path)) is None
-    train = _cifar.opened(str(tmp_path), seed=0, test_images=0).train
+    assert cifar.refusal(str(tmp_path)) is None
+    train = cifar.open_dataset(str(tmp_path), seed=0, test_images=0).train
     assert np.array_equal(train.images, images)
     assert train.labels.tolist() == LABELS
 
 
-def test_the_folder_of_the_files_itself_will_do(tmp_path, images):
+def test_the_folder_of_the_files_itself_is_accepted(tmp_path, images):
     (tmp_path / "train").write_bytes(pickle.dumps(document(images)))
-    assert len(_cifar.opened(str(tmp_path), seed=0, test_images=0).train) == COUNT
+    assert len(cifar.open_dataset(str(tmp_path), seed=0, test_images=0).train) == COUNT
 
 
-def test_synthetic_images_are_of_its_shape_and_say_so():
-    source = _cifar.opened("", seed=0, test_images=10)
+def test_synthetic_images_have_its_shape_and_a_note():
+    source = cifar.open_dataset("", seed=0, test_images=10)
     assert source.train.images.shape == (50_000, 3, 32, 32)
     assert len(source.test) == 10
     assert source.train.labels.max() == 99
@@ -125,14 +125,14 @@ class Payload:
 
 def read(tmp_path, body):
     (tmp_path / "train").write_bytes(body)
-    return _cifar.opened(str(tmp_path), seed=0, test_images=0)
+    return cifar.open_dataset(str(tmp_path), seed=0, test_images=0)
 
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_a_payload_is_refused_and_never_run(tmp_path, images, protocol):
     ran = tmp_path / "ran"
     hostile = {**document(images), "extra": Payload(open, str(ran), "w")}
-    with pytest.raises(BadValue, match="nothing of it was run"):
+    with pytest.raises(BadValue, match="nothing in it was executed"):
         read(tmp_path, pickle.dumps(hostile, protocol=protocol))
     assert not ran.exists()
 
@@ -160,7 +160,7 @@ def test_other_ways_to_call_something_are_refused(tmp_path, monkeypatch, body):
 
 def test_an_array_of_objects_is_refused(tmp_path, images):
     objects = np.array([Payload(print)], dtype=object)
-    with pytest.raises(BadValue, match="nothing of it was run"):
+    with pytest.raises(BadValue, match="nothing in it was executed"):
         read(tmp_path, pickle.dumps({**document(images), "data": objects}, protocol=2))
 
 
@@ -172,9 +172,9 @@ def test_an_array_of_objects_is_refused(tmp_path, images):
         b"\x80\x02",
         b"\x80\x02T\xff\xff\xff\x7f",  # two gigabytes that aren't there
         b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7fabc",  # and more
-        b"\x80\x02r\xff\xff\xff\x7f.",  # a note of nothing
-        b"\x80\x02}r\xff\xff\xff\x7f.",  # a note with a huge number: a table of it would take 16 GB
-        b"\x80\x02h\x07.",  # one that was never taken
+        b"\x80\x02r\xff\xff\xff\x7f.",  # a memo of nothing
+        b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo with a huge index: a table of that size would take 16 GB
+        b"\x80\x02h\x07.",  # an unknown memo index
         b"\x80\x02t.",  # a tuple without its mark
         b"\x80\x02](}e.",
         b"\x80\x02}(K\x01u.",  # a key without a value
@@ -184,14 +184,14 @@ def test_an_array_of_objects_is_refused(tmp_path, images):
         b"." * 5,
     ],
 )
-def test_what_is_broken_is_told_in_a_line(tmp_path, body):
-    with pytest.raises(BadValue) as told:
+def test_a_broken_pickle_is_refused_in_one_line(tmp_path, body):
+    with pytest.raises(BadValue) as error:
         read(tmp_path, body)
-    assert "\n" not in str(told.value)
-    assert "train" in str(told.value)
+    assert "\n" not in str(error.value)
+    assert "train" in str(error.value)
 
 
-def test_every_truncation_is_told(tmp_path, images):
+def test_every_truncation_is_refused(tmp_path, images):
     whole = pickle.dumps(document(images), protocol=2)
     for length in (*range(0, 200, 7), len(whole) // 2, len(whole) - 1):
         with pytest.raises(BadValue):
@@ -201,7 +201,7 @@ def test_every_truncation_is_told(tmp_path, images):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"fine_labels": LABELS[:-1]}, "beside 5 labels"),
+        ({"fine_labels": LABELS[:-1]}, "for 5 labels"),
         ({"fine_labels": [100, *LABELS[1:]]}, "labels up to 100"),
         ({"fine_labels": [-1, *LABELS[1:]]}, "aren't whole numbers"),
         ({"fine_labels": [1.5, *LABELS[1:]]}, "aren't whole numbers"),
@@ -212,34 +212,34 @@ def test_every_truncation_is_told(tmp_path, images):
         ({"data": np.zeros((COUNT, 3072), dtype=np.float32)}, "an array of f4"),
     ],
 )
-def test_wrong_content_is_told(tmp_path, images, change, words):
+def test_wrong_content_is_refused(tmp_path, images, change, words):
     with pytest.raises(BadValue, match=words):
         read(tmp_path, pickle.dumps({**document(images), **change}, protocol=4))
 
 
-def test_a_truncated_binary_file_is_told(tmp_path):
+def test_a_truncated_binary_file_is_refused(tmp_path):
     (tmp_path / "train.bin").write_bytes(bytes(3074 + 100))
     with pytest.raises(BadValue, match="truncated"):
-        _cifar.opened(str(tmp_path), seed=0, test_images=0)
+        cifar.open_dataset(str(tmp_path), seed=0, test_images=0)
 
 
-def test_a_truncated_archive_is_told(tmp_path, pickled):
+def test_a_truncated_archive_is_refused(tmp_path, pickled):
     put(tmp_path, "cifar-100-python", {"train": pickled, "test": pickled}, packed=True)
     archive = tmp_path / "cifar-100-python.tar.gz"
     archive.write_bytes(archive.read_bytes()[:-2000])
     with pytest.raises(BadValue, match=r"train in .*tar.gz|test in .*tar.gz"):
-        _cifar.opened(str(tmp_path), seed=0, test_images=1)
+        cifar.open_dataset(str(tmp_path), seed=0, test_images=1)
 
 
-def test_an_archive_without_the_file_or_with_a_link_in_its_place_is_told(tmp_path):
+def test_an_archive_with_a_link_instead_of_the_file_is_refused(tmp_path):
     with tarfile.open(tmp_path / "cifar-100-python.tar.gz", "w:gz") as archive:
         link = tarfile.TarInfo("cifar-100-python/train")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     with pytest.raises(BadValue, match="has no file cifar-100-python/train"):
-        _cifar.opened(str(tmp_path), seed=0, test_images=0)
+        cifar.open_dataset(str(tmp_path), seed=0, test_images=0)
 
 
-def test_a_folder_without_it_is_refused(tmp_path):
-    assert "no folder" in _cifar.refusal(str(tmp_path / "none"))
-    assert "has no CIFAR-100" in _cifar.refusal(str(tmp_path))
+def test_a_folder_without_cifar_is_refused(tmp_path):
+    assert "no folder" in cifar.refusal(str(tmp_path / "none"))
+    assert "has no CIFAR-100" in cifar.refusal(str(tmp_path))

@@ -1,15 +1,15 @@
-"""The auditor as a workload: it leaves a right claim alone, and refutes a wrong one, for any private update."""
+"""Tests of the audit workload: it refutes a false claim and doesn't refute a true one."""
 
 import pytest
 
 pytest.importorskip("dp_accounting")
 
-from rigdyno.contracts import Place
+from rigdyno.contracts import WorkerPlace
 from rigdyno.engines.dp import Spent, epsilon
 from rigdyno.workloads.dp_audit import RATE, STEPS, DpAudit
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
-HERE = Place(device="cpu", seed=3)
+HERE = WorkerPlace(device="cpu", seed=3)
 
 
 def audited(**options):
@@ -19,7 +19,7 @@ def audited(**options):
     return steps
 
 
-def test_a_right_claim_is_not_refuted():
+def test_a_true_claim_is_not_refuted():
     steps = audited(update="dp_expanded", runs=100)
     assert steps.check() is True
     assert 0 <= steps.shown_epsilon() <= steps.settled["claimed_epsilon"]
@@ -33,6 +33,6 @@ def test_a_claim_of_three_times_the_noise_is_refuted():
 
 
 def test_only_private_updates_can_be_audited():
-    assert "no private update" in DpAudit(update="plain").refuses(None, "cpu")
-    assert "no private update" in DpAudit(update="nothing").refuses(None, "cpu")
+    assert "not a private update" in DpAudit(update="plain").refuses(None, "cpu")
+    assert "not a private update" in DpAudit(update="nothing").refuses(None, "cpu")
     assert DpAudit().refuses(None, "cpu") is None

@@ -1,4 +1,4 @@
-"""The machine's own limits: memory, arithmetic, copies, launches."""
+"""Tests of the workloads that measure the machine's limits: memory, arithmetic, copies, launches."""
 
 import signal
 import subprocess
@@ -6,8 +6,8 @@ import subprocess
 import pytest
 import torch
 
-from rigdyno.contracts import CannotRun, Place
-from rigdyno.errors import BadValue
+from rigdyno.base.errors import BadValue
+from rigdyno.contracts import CannotRun, WorkerPlace
 from rigdyno.workloads import host_device_copy, launch_latency, matmul_peak, memory_bandwidth
 from rigdyno.workloads.host_device_copy import HostDeviceCopy
 from rigdyno.workloads.launch_latency import LaunchLatency
@@ -15,7 +15,7 @@ from rigdyno.workloads.matmul_peak import MatmulPeak
 from rigdyno.workloads.memory_bandwidth import MemoryBandwidth
 
 MB = 1_000_000
-HERE = Place(device="cpu", threads=2)
+HERE = WorkerPlace(device="cpu", threads=2)
 
 
 class ManualClock:
@@ -34,10 +34,10 @@ def test_each_kind_of_access_goes_over_the_working_set_and_says_what_it_moved():
     assert steps.check() is True
 
 
-def test_the_memory_canary_sees_memory_that_did_not_change():
+def test_the_check_detects_memory_that_did_not_change():
     moves = memory_bandwidth._Moves(1 * MB, "cpu", 1)
     moves._added = 1
-    assert moves.canary() is False
+    assert moves.is_correct() is False
 
 
 def test_threads_copy_everything_once():
@@ -63,40 +63,40 @@ def test_slices_cover_without_gap_or_overlap(size, count):
         (None, 64_000 * MB, 256 * MB),
     ],
 )
-def test_the_working_set_that_is_chosen(cache, available, size):
+def test_the_working_set_follows_cache_and_free_memory(cache, available, size):
     assert MemoryBandwidth()._size(256 * MB, cache, available) == size
     assert MemoryBandwidth(working_set="2MB")._size(256 * MB, cache, available) == 2 * MB
 
 
-def test_a_working_set_within_the_cache_is_said():
+def test_a_cached_working_set_gets_a_note():
     assert "partly cached" in memory_bandwidth._notes(100 * MB, 32 * MB)[1]
     assert "can't be read" in memory_bandwidth._notes(100 * MB, None)[1]
     assert len(memory_bandwidth._notes(128 * MB, 32 * MB)) == 1
 
 
 @pytest.mark.parametrize("working_set", ["12", "big", "1kB", "-1GB", "", 5])
-def test_a_bad_working_set(working_set):
+def test_a_bad_working_set_is_refused(working_set):
     with pytest.raises(BadValue):
         MemoryBandwidth(working_set=working_set)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_product_is_that_of_float64(dtype):
+def test_the_product_equals_the_float64_product(dtype):
     product = matmul_peak._Product((64, 96, 80), dtype, HERE)
     product.step()
     exact = product._left.double() @ product._right.double()
     assert torch.allclose(product._product.double(), exact, atol=1e-4)
-    assert product.canary() is True
+    assert product.is_correct() is True
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_matmul_canary_sees_one_wrong_factor(dtype):
+def test_the_check_detects_one_wrong_factor(dtype):
     product = matmul_peak._Product((64, 64, 64), dtype, HERE)
-    assert product.canary() is False  # nothing was computed yet
+    assert product.is_correct() is False  # nothing was computed yet
     product.step()
-    assert product.canary() is True
+    assert product.is_correct() is True
     product._left[0, 7] += 20
-    assert product.canary() is False
+    assert product.is_correct() is False
 
 
 def test_a_given_size_is_used_and_counted():
@@ -109,15 +109,15 @@ def test_a_given_size_is_used_and_counted():
 
 
 def search(rate_of, seconds_per_trial=0.0):
-    """The shape that is found, and those that were tried, at scripted rates."""
+    """Return the shape that is found and those that were tried, at scripted rates."""
     clock, tried = ManualClock(), []
 
     def seconds_of(shape):
         tried.append(shape)
         clock.time_ns += int(seconds_per_trial * 1e9)
-        return matmul_peak.flops(shape) / rate_of(shape)
+        return matmul_peak.count_flop(shape) / rate_of(shape)
 
-    return matmul_peak.fastest(matmul_peak.SHAPES, seconds_of, clock), tried
+    return matmul_peak.find_fastest_shape(matmul_peak.SHAPES, seconds_of, clock), tried
 
 
 def test_the_search_finds_the_quickest_shape():
@@ -128,7 +128,7 @@ def test_the_search_finds_the_quickest_shape():
 
 def test_the_search_leaves_out_products_that_would_take_too_long():
     best, tried = search(lambda shape: 100e9)
-    assert max(map(matmul_peak.flops, tried)) <= 0.25 * 100e9
+    assert max(map(matmul_peak.count_flop, tried)) <= 0.25 * 100e9
     assert best == tried[0]
 
 
@@ -137,7 +137,7 @@ def test_the_search_ends_in_time():
     assert len(tried) == 2
 
 
-def test_a_dtype_without_a_product_is_a_reason(monkeypatch):
+def test_a_dtype_without_matmul_skips_the_cell(monkeypatch):
     def refuse(*_, **__):
         raise RuntimeError("not implemented for 'Double'")
 
@@ -154,21 +154,21 @@ def test_a_dtype_without_a_product_is_a_reason(monkeypatch):
         (3, "", "a trial ended with code 3"),
     ],
 )
-def test_a_crash_of_the_trial_is_a_reason(monkeypatch, code, stderr, reason):
+def test_a_crash_of_the_trial_skips_the_cell(monkeypatch, code, stderr, reason):
     ended = subprocess.CompletedProcess([], code, stdout="", stderr=stderr)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
     with pytest.raises(CannotRun, match=reason):
         MatmulPeak(dtype="bfloat16").build(HERE)
 
 
-def test_what_only_some_devices_have():
+def test_dtypes_are_refused_on_devices_without_them():
     assert "NVIDIA" in MatmulPeak(dtype="tf32").refuses(None, "cpu")
     assert MatmulPeak(dtype="tf32").refuses(None, "cuda:1") is None
     assert MatmulPeak(dtype="float64").refuses(None, "mps") == "MPS has no float64"
 
 
-def test_a_bad_dtype_or_size():
-    with pytest.raises(BadValue, match=r"dtype can't be 'float23'; did you mean 'float32'\?"):
+def test_a_bad_dtype_or_size_is_refused():
+    with pytest.raises(BadValue, match=r"dtype must be one of .*, not 'float23'; did you mean 'float32'\?"):
         MatmulPeak(dtype="float23")
     with pytest.raises(BadValue, match="size must be a whole number of at least 0"):
         MatmulPeak(size=-1)
@@ -185,10 +185,10 @@ def test_copies_carry_the_data_there_and_back():
     copies = host_device_copy._Copies(torch.zeros(4096, dtype=torch.uint8), lambda: waits.append(1))
     copies.add("pageable", *host_device_copy._host_buffers(4096, pinned=False))
     assert list(copies.kinds) == ["pageable_to_device", "device_to_pageable"]
-    assert copies.canary() is False
+    assert copies.is_correct() is False
     for step in copies.kinds.values():
         step()
-    assert copies.canary() is True
+    assert copies.is_correct() is True
     assert len(waits) == 2  # each step waits, or its copy would be timed as the next one's
 
 
@@ -213,6 +213,6 @@ def test_a_round_trip_waits_after_each_launch():
     assert len(waits) == 1
     assert launches.round_trip(10)() == 10
     assert len(waits) == 11
-    assert launches.canary() is True
-    launches._asked += 1
-    assert launches.canary() is False
+    assert launches.is_correct() is True
+    launches._launched += 1
+    assert launches.is_correct() is False

@@ -1,9 +1,9 @@
-"""Caches and free memory, from files as the kernel writes them."""
+"""Tests of reading cache sizes and free memory from the kernel's files."""
 
 import pytest
 
 from rigdyno.schema.system import Cache, Cpu, System
-from rigdyno.workloads._room import available_bytes, host_cache_bytes, system_cache_bytes
+from rigdyno.workloads.memory_bandwidth import available_bytes, host_cache_bytes, system_cache_bytes
 
 
 def add_cache(cpus, cpu, index, level, size, shared):
@@ -32,12 +32,12 @@ def system_with(*caches):
     return System(cpu=cpu, memory_bytes=1, operating_system="x", kernel="x", architecture="x")
 
 
-def test_the_plan_counts_the_same_caches():
+def test_planning_counts_the_same_caches():
     data = Cache(level=1, kind="data", size_bytes=2**15)
     last = Cache(level=3, kind="unified", size_bytes=2**25, shared_by=4)
     assert system_cache_bytes(system_with(data, last)) == 2 * 2**25
     assert system_cache_bytes(system_with()) is None
 
 
-def test_something_is_free_here():
+def test_free_memory_is_positive():
     assert available_bytes("cpu") > 0

@@ -1,6 +1,7 @@
-"""A 3D network over a volume of any size, block by block; each voxel is written once, and nothing is lost by a crash.
+"""Run a 3D network over a volume of any size, block by block.
 
-A library of its own: it imports nothing else of Rigdyno. docs/infer.md shows how to use it.
+Each voxel is written once, and finished blocks survive a crash. This library imports nothing else of Rigdyno but
+`rigdyno.base`. docs/infer.md shows how to use it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rigdyno.base.errors import MissingExtra
 from rigdyno.engines.blockwise.errors import (
     BadNetwork,
     BadOutput,
@@ -15,7 +17,6 @@ from rigdyno.engines.blockwise.errors import (
     BadSetting,
     BadVolume,
     BlockwiseError,
-    MissingExtra,
     TooLittleMemory,
     WontResume,
 )
@@ -39,11 +40,12 @@ __all__ = [
     "TooLittleMemory",
     "WontResume",
 ]
-_ELSEWHERE = {"Done": "inference", "Inference": "inference", "Job": "inference", "Plan": "planning"}
+
+_LAZY = {"Done": "inference", "Inference": "inference", "Job": "inference", "Plan": "planning"}
 
 
 def __getattr__(name: str) -> Any:
-    """Workers that only keep count of blocks, and volumes without a network, do without torch."""
-    if name not in _ELSEWHERE:
+    """Import on first use: workers that only count blocks, and volumes without a network, don't need torch."""
+    if name not in _LAZY:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -7,8 +7,9 @@ BlockwiseError
 ├── BadNetwork         a network that can't be loaded, or doesn't give one answer for each voxel
 ├── BadOutput          a place that can't be written: a full disk, no rights, something else is there
 ├── WontResume         what lies there was begun with another model, grid or normalisation
-├── TooLittleMemory    not even the smallest block fits
-└── MissingExtra       a package that this needs and that isn't installed
+└── TooLittleMemory    not even the smallest block fits
+
+If a package that is needed isn't installed, rigdyno.base.errors.MissingExtra is raised, which is a ValueError too.
 """
 
 from __future__ import annotations
@@ -43,8 +44,4 @@ class WontResume(BlockwiseError):
 
 
 class TooLittleMemory(BlockwiseError):
-    pass
-
-
-class MissingExtra(BlockwiseError):
     pass

@@ -1,23 +1,34 @@
-"""One set of figures for the whole volume: a block must not be brighter because its neighbour is dark."""
+"""Find one normalisation for the whole volume: normalising each block by itself would make its brightness jump.
+
+The statistics come from sample boxes, always the same ones for a volume, or from all of it if it is small. They are
+computed part by part, because the samples together may not fit into memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from rigdyno.engines.blockwise.backends import Floats
-from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
+from rigdyno.engines.blockwise.boxes import Box, Zyx, whole_box, zyx
 from rigdyno.engines.blockwise.errors import BadRegion, BadSetting
-from rigdyno.engines.blockwise.ports import Array, Volume
-from rigdyno.engines.blockwise.sampling import bricks
-from rigdyno.engines.blockwise.spreads import SPREADS, Spread
+from rigdyno.engines.blockwise.interfaces import Array, Volume
+
+SEED = 20_26
+
+PERCENTILES = (1.0, 99.0)
 
 BRICK = (64, 64, 64)
+
 MOST_BRICKS = 256
-PIECE = (16, 16, 16)  # of a brick that can't be read whole
+
+PIECE = (16, 16, 16)  # part of a brick, read if the whole brick can't be
+
 KINDS = {
     "standard": "mean 0 and deviation 1",
     "range": "the type's range, or the smallest and largest value of floats, to 0..1",
@@ -32,7 +43,7 @@ class Normalisation:
 
     subtract: tuple[float, ...]
     divide: tuple[float, ...]
-    source: str  # what the figures were taken from
+    source: str  # where the two numbers come from, for messages
 
     def apply(self, values: Array) -> Floats:
         answer = values.astype(np.float32)
@@ -42,49 +53,50 @@ class Normalisation:
         return answer
 
 
-def normalisation(kind: str, volume: Volume) -> Normalisation:
-    """`kind` is one of KINDS, or two numbers: what to subtract and what to divide by."""
+def find_normalisation(kind: str, volume: Volume) -> Normalisation:
+    """Return the normalisation of a volume. `kind` is one of KINDS, or two numbers: MEAN,DEVIATION."""
     if kind == "none":
-        return _same(volume, 0.0, 1.0, "not normalised")
+        return _use_for_all_channels(volume, 0.0, 1.0, "not normalised")
     if "," in kind:
-        return _same(volume, *_given(kind), "--normalise")
+        return _use_for_all_channels(volume, *_parse_numbers(kind), "--normalise")
     if kind not in KINDS:
         raise BadSetting(f"no normalisation named '{kind}'; there are {', '.join(KINDS)}, or MEAN,DEVIATION")
     if kind == "range" and volume.dtype.kind == "u":
-        return _same(volume, 0.0, float(np.iinfo(volume.dtype).max), f"the range of {volume.dtype}")
-    spreads = [SPREADS[kind]() for _ in range(volume.channels)]
-    source = _look(volume, spreads)
-    figures = [_usable(spread, number, volume) for number, spread in enumerate(spreads)]
+        return _use_for_all_channels(volume, 0.0, float(np.iinfo(volume.dtype).max), f"the range of {volume.dtype}")
+    estimators = [ESTIMATORS[kind]() for _ in range(volume.channels)]
+    source = _sample_values(volume, estimators)
+    figures = [_estimate_channel(estimator, number, volume) for number, estimator in enumerate(estimators)]
     return Normalisation(tuple(low for low, _ in figures), tuple(width for _, width in figures), source)
 
 
-def finite(values: Array, box: Box, volume: Volume, instead: float | None) -> Array:
-    """A single NaN would spoil every answer that sees it, and nobody would know from where it came.
+def ensure_finite(values: Array, box: Box, volume: Volume, instead: float | None) -> Array:
+    """Replace NaN and infinity with `instead`, or raise BadRegion with the place of the first one.
 
-    `box` is what was read, and may reach outside of the volume: the place that is named lies inside.
+    A single NaN would spoil the output of every voxel that sees it. `box` is what was read and may extend outside the
+    volume; the message names the voxel inside that it mirrors.
     """
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return values
     if instead is not None:
         return np.where(np.isfinite(values), values, values.dtype.type(instead))
     channel, *inside = map(int, np.unravel_index(int(np.argmin(np.isfinite(values))), values.shape))
-    place = _mirrored(zyx(map(sum, zip(box.start, inside, strict=True))), volume.shape)
+    place = _mirror_place(zyx(map(sum, zip(box.start, inside, strict=True))), volume.shape)
     raise BadRegion(
         f"{volume.location} has a value that isn't finite at {place} of channel {channel}; "
-        "--nan VALUE reads all such as that value"
+        "--nan VALUE replaces all of them with that value"
     )
 
 
-def _mirrored(place: Zyx, shape: Zyx) -> Zyx:
+def _mirror_place(place: Zyx, shape: Zyx) -> Zyx:
     periods = [max(1, 2 * (length - 1)) for length in shape]
     return zyx(min(at % period, -at % period) for at, period in zip(place, periods, strict=True))
 
 
-def _same(volume: Volume, subtract: float, divide: float, source: str) -> Normalisation:
+def _use_for_all_channels(volume: Volume, subtract: float, divide: float, source: str) -> Normalisation:
     return Normalisation((subtract,) * volume.channels, (divide,) * volume.channels, source)
 
 
-def _given(text: str) -> tuple[float, float]:
+def _parse_numbers(text: str) -> tuple[float, float]:
     try:
         mean, deviation = (float(part) for part in text.split(","))
     except ValueError:
@@ -94,45 +106,149 @@ def _given(text: str) -> tuple[float, float]:
     return mean, deviation
 
 
-def _look(volume: Volume, spreads: Sequence[Spread]) -> str:
-    """Where; a part that can't be read is said when its block is reached."""
+def _sample_values(volume: Volume, estimators: Sequence[ScaleEstimator]) -> str:
+    """Add values of sample boxes to the estimators, and return where they are from.
+
+    A part that can't be read is left out here and reported when its block is reached.
+    """
     places = seen = 0
     refused: BadRegion | None = None
-    for brick in bricks(volume.shape, BRICK, MOST_BRICKS):
-        values, error = _readable(volume, brick)
+    for brick in sample_boxes(volume.shape, BRICK, MOST_BRICKS):
+        values, error = _read_parts(volume, brick)
         refused, places, seen = error or refused, places + bool(values), seen + sum(part[0].size for part in values)
-        for spread, *channels in zip(spreads, *values, strict=True):
+        for estimator, *channels in zip(estimators, *values, strict=True):
             for channel in channels:
-                spread.add(channel[np.isfinite(channel)])
+                estimator.add(channel[np.isfinite(channel)])
     if not places and refused:
         raise refused
     everything = int(np.prod(volume.shape, dtype=object))
     return "the whole volume" if seen == everything else f"{places} places ({seen / everything:.2g} of the volume)"
 
 
-def _readable(volume: Volume, brick: Box) -> tuple[list[Array], BadRegion | None]:
-    """All of it, or else those of its pieces that can be read, with the reason."""
+def _read_parts(volume: Volume, brick: Box) -> tuple[list[Array], BadRegion | None]:
+    """Read a brick; if that fails, return the pieces that can be read, and the error."""
     try:
         return [volume.read(brick).values], None
     except BadRegion as error:
         reason = error
     found = []
-    for piece in bricks(brick.shape, PIECE, MOST_BRICKS):
+    for piece in sample_boxes(brick.shape, PIECE, MOST_BRICKS):
         with suppress(BadRegion):
             found.append(volume.read(piece.moved(brick.start)).values)
     return found, reason
 
 
-def _usable(spread: Spread, number: int, volume: Volume) -> tuple[float, float]:
-    if not spread.count:
-        raise BadSetting(f"channel {number} of {volume.location} has no finite value where it was looked at")
-    low, width = spread.figures()
+def _estimate_channel(estimator: ScaleEstimator, number: int, volume: Volume) -> tuple[float, float]:
+    if not estimator.count:
+        raise BadSetting(f"channel {number} of {volume.location} has no finite value in the sampled places")
+    low, width = estimator.estimate()
     if not _is_usable(low, width):
         raise BadSetting(f"channel {number} of {volume.location} is the same everywhere; try --normalise none")
     return low, width
 
 
 def _is_usable(low: float, width: float) -> bool:
-    """In float32, which is what they are applied in."""
+    """Check both in float32, the type in which they are applied."""
     with np.errstate(over="ignore"):
         return bool(np.float32(width) > 0 and np.isfinite([np.float32(low), np.float32(width)]).all())
+
+
+def sample_boxes(shape: Zyx, size: Zyx, most: int) -> Iterator[Box]:
+    """Yield at most `most` different boxes of a grid of boxes of this size, in the order of the grid.
+
+    If the grid has more, they are drawn at random with a fixed seed.
+    """
+    counts = zyx(-(-length // edge) for length, edge in zip(shape, size, strict=True))
+    total = int(np.prod(counts, dtype=object))
+    if total <= most:
+        chosen: list[tuple[int, ...]] = list(itertools.product(*(range(count) for count in counts)))
+    else:
+        generator = np.random.default_rng(SEED)
+        picked = {tuple(int(generator.integers(count)) for count in counts) for _ in range(most)}
+        chosen = sorted(picked)
+    for place in chosen:
+        start = zyx(index * edge for index, edge in zip(place, size, strict=True))
+        stop = zyx(begin + edge for begin, edge in zip(start, size, strict=True))
+        yield Box(start, stop).within(whole_box(shape))
+
+
+class ScaleEstimator(Protocol):
+    """Statistics of the values of one channel."""
+
+    count: int  # of the values added
+
+    def add(self, values: Array) -> None:
+        """Add values, which are finite; there may be none."""
+
+    def estimate(self) -> tuple[float, float]:
+        """Return what to subtract, and what to divide by."""
+
+
+class MeanAndDeviation:
+    """Mean and standard deviation, combined from those of the parts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._parts: list[tuple[int, float, float]] = []
+
+    def add(self, values: Array) -> None:
+        self.count += values.size
+        if values.size:
+            self._parts.append((values.size, float(values.mean(dtype=np.float64)), float(values.var(dtype=np.float64))))
+
+    def estimate(self) -> tuple[float, float]:
+        counts, means, variances = np.array(self._parts).T
+        mean = np.average(means, weights=counts)
+        return float(mean), float(np.sqrt(np.average(variances + (means - mean) ** 2, weights=counts)))
+
+
+class ValueRange:
+    """Smallest value, and its distance to the largest."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._low, self._high = np.inf, -np.inf
+
+    def add(self, values: Array) -> None:
+        self.count += values.size
+        self._low, self._high = float(values.min(initial=self._low)), float(values.max(initial=self._high))
+
+    def estimate(self) -> tuple[float, float]:
+        return self._low, self._high - self._low
+
+
+class PercentileRange:
+    """Percentiles as NumPy computes them, by linear interpolation. Integers are counted; floats are kept."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._counts = np.zeros(0, np.int64)
+        self._floats: list[Array] = []
+
+    def add(self, values: Array) -> None:
+        self.count += values.size
+        if values.dtype.kind == "f":
+            self._floats.append(values)
+        elif values.size:
+            counts = np.bincount(values, minlength=np.iinfo(values.dtype).max + 1)
+            self._counts = counts + self._counts if self._counts.size else counts
+
+    def estimate(self) -> tuple[float, float]:
+        if self._floats:
+            low, high = np.percentile(np.concatenate(self._floats), PERCENTILES, overwrite_input=True)
+        else:
+            low, high = (self._value_at_rank(share / 100 * (self.count - 1)) for share in PERCENTILES)
+        return float(low), float(high) - float(low)
+
+    def _value_at_rank(self, rank: float) -> float:
+        """Return the value at a rank in sorted order, interpolated between two integers."""
+        before = int(rank)
+        lower, upper = np.searchsorted(np.cumsum(self._counts), [before, min(before + 1, self.count - 1)], side="right")
+        return float(lower + (rank - before) * (upper - lower))
+
+
+ESTIMATORS: dict[str, type[ScaleEstimator]] = {
+    "standard": MeanAndDeviation,
+    "range": ValueRange,
+    "percentile": PercentileRange,
+}

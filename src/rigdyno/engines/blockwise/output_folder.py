@@ -1,24 +1,26 @@
-"""The folder of the output, before anything is in it: may it be used, and what of it may be removed."""
+"""Checks of the output folder before a run: may it be used, and what in it may be removed."""
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from rigdyno.base.files import lock_file
 from rigdyno.engines.blockwise.errors import BadOutput, BadSetting
-from rigdyno.engines.blockwise.plan_file import TAKEN, disk_errors
-from rigdyno.engines.blockwise.volumes.ome_zarr_output import ARRAY, BESIDE, METADATA
+from rigdyno.engines.blockwise.plan_file import disk_errors
+from rigdyno.engines.blockwise.volumes.ome_zarr_output import ARRAY, METADATA, RUN_FOLDER
 
-FOLDER = BESIDE  # in the output: its plan, and which blocks are done
+FOLDER = RUN_FOLDER  # inside the output: the plan, and the state of each block
+
 PLAN = "plan.json"
+
 OURS = (METADATA, f"{METADATA}.__lock", ARRAY, FOLDER)
 
 
 def require_usable(output: str, inputs: Iterable[str], *, overwrite: bool) -> None:
-    """Said before anything is planned, which may take minutes."""
+    """Raise an error if the output can't be written there. Call this before planning, which may take minutes."""
     if "://" in output:
         raise BadOutput(f"{output} is a URL, and outputs are written to a local folder: give a path")
     folder = Path(output)
@@ -29,16 +31,18 @@ def require_usable(output: str, inputs: Iterable[str], *, overwrite: bool) -> No
             raise BadOutput(f"{output} is a file: take another name")
         for given in inputs:
             if folder.resolve() in (Path(given).resolve(), *Path(given).resolve().parents):
-                raise BadSetting(f"{given} lies in the output {output}: take another output")
+                raise BadSetting(f"{given} is inside the output {output}: take another output")
         foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in OURS)
         if overwrite:
             _require_removable(folder, foreign)
-        elif foreign and not (folder / FOLDER / PLAN).exists():  # else somebody may have added to what we made
-            raise BadOutput(f"{output} holds {foreign[0]}, which isn't of this program: take another name")
+        elif (
+            foreign and not (folder / FOLDER / PLAN).exists()
+        ):  # with a plan, the user may have added files to our output
+            raise BadOutput(f"{output} holds {foreign[0]}, which this program didn't make: take another name")
 
 
 def remove_output(folder: Path) -> None:
-    """All that a run has left there, the plan first: what is half removed must not look as if it were done."""
+    """Remove everything that a run left there, the plan first: an output removed in part must not look finished."""
     with disk_errors(folder, "remove what is in"):
         (folder / FOLDER / PLAN).unlink(missing_ok=True)
         for name in OURS:
@@ -50,12 +54,12 @@ def remove_output(folder: Path) -> None:
 
 
 def missing_folders(folder: Path) -> list[Path]:
-    """The folder and those above it that aren't there yet, itself first."""
+    """Return the folder and its parents that don't exist yet, the folder first."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """A run that was refused leaves nothing behind, unless somebody else has put something there meanwhile."""
+    """Remove the folders that a refused run created, unless another process has put something there meanwhile."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -70,14 +74,9 @@ def _require_removable(folder: Path, foreign: list[str]) -> None:
 
 
 def _is_locked(file: Path) -> bool:
-    """By another process: locks of one's own don't show."""
+    """Return whether another process holds a lock on the file or on a byte of it; locks of this one don't show."""
     try:
-        with file.open("rb+") as opened:
-            fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with lock_file(file, "posix") as is_free:
+            return not is_free
     except FileNotFoundError:
         return False
-    except OSError as error:
-        if error.errno in TAKEN:
-            return True
-        raise
-    return False

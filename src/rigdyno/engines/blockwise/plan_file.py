@@ -1,40 +1,42 @@
-"""plan.json: what a run has settled on, made by the first process to come and read by all the others.
+"""plan.json, the plan of a run: the first process makes it, and all others read it.
 
 {"format": "rigdyno blockwise plan", "version": 1, "plan": {
-  "fingerprint": {"model": "sha256...", "grid": "...", ...}, ... whatever the caller needs to go on ...}}
+  "fingerprint": {"model": "sha256...", "grid": "...", ...}, ... anything else that the caller needs to resume ...}}
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rigdyno.engines.blockwise import durable
+from rigdyno.base.errors import os_error_reason
+from rigdyno.base.files import NO_LOCKS, atomic_write, lock_file
 from rigdyno.engines.blockwise.errors import BadOutput, BadSetting, WontResume
 
 FORMAT, VERSION = "rigdyno blockwise plan", 1
-MOST_BYTES = 16 * 2**20  # settings and hashes take some thousand: nothing so large is a plan
-MOST_REASON = 200  # characters: a damaged file may hold anything
+
+MOST_BYTES = 16 * 2**20  # a plan of settings and hashes has some thousand bytes, never this many
+
+MOST_REASON = 200  # characters of a reason: a damaged file may contain anything
+
 LOOK_AGAIN_SECONDS = 0.2
+
 MOST_VANISHED = 10  # looks in a row at a folder that can't be made, or that others remove each time
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-TAKEN = (errno.EAGAIN, errno.EACCES)  # POSIX allows a system either of them for a lock that another process holds
+
 WAY_OUT = "take another output, or begin anew with --overwrite"
 
 _one_at_a_time = threading.Lock()  # POSIX locks keep out other processes, but no other thread
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledPlan:
     folder: Path
     plan: dict[str, Any]
     made_here: bool  # by this process, just now
@@ -50,41 +52,41 @@ def settle(
     *,
     waiting: Callable[[], None] = lambda: None,
     wait: Callable[[float], None] = time.sleep,
-) -> Settled:
-    """The plan that lies there, or else the one that `make` gives, kept for all who come later.
+) -> SettledPlan:
+    """Return the stored plan, or else store and return the plan that `make` returns.
 
-    Only one process is in `make` at a time, and the plan is written when it has returned: whoever reads a plan finds
-    the output made. A `make` that was killed half-way is run again, by this process or another, and must bear what it
-    left behind. `waiting` is called every so often while another process makes it.
+    Only one process runs `make` at a time, and the plan is written after it returns, so a process that reads a plan
+    finds the output created. If `make` is killed, it is run again, by this process or another, and must cope with what
+    the first attempt left. `waiting` is called repeatedly while another process makes the plan.
     """
     path = folder / "plan.json"
     with _one_at_a_time:
         try:
             with _alone_in(folder, waiting, wait):
                 if os.path.lexists(path):
-                    return Settled(folder, _read(path), made_here=False)
-                content = _as_bytes(make())
+                    return SettledPlan(folder, _read_plan(path), made_here=False)
+                content = _to_bytes(make())
                 replace_file(path, content)
-                return Settled(folder, _parsed(content), made_here=True)
+                return SettledPlan(folder, _parse_plan(content), made_here=True)
         except BaseException:
             abandon(folder)
             raise
 
 
-def require_same(stored: Settled, wanted: Mapping[str, str]) -> None:
-    """Blocks of two models in one volume would be wrong, and nobody would see it."""
+def require_same(stored: SettledPlan, wanted: Mapping[str, str]) -> None:
+    """Raise WontResume if the run has changed: blocks of two models in one volume would be wrong unnoticed."""
     before = stored.fingerprint
     changed = [name for name in {**before, **wanted} if before.get(name) != wanted.get(name)]
     if changed:
-        reasons = " and ".join(f"the {name.replace('_', ' ')} was another one" for name in changed)
-        raise WontResume(f"can't go on with what was begun in {stored.folder.parent}: {reasons}; {WAY_OUT}")
+        reasons = " and ".join(f"the {name.replace('_', ' ')} has changed" for name in changed)
+        raise WontResume(f"can't resume what was begun in {stored.folder.parent}: {reasons}; {WAY_OUT}")
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """The old file or the new one, even if the power goes."""
+    """Write a file of this folder so that a crash or a power cut leaves the old one or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")  # one name is enough: only the holder of the lock writes
-    with disk_errors(path, "write"):
-        durable.put(path, content, temporary)
+    with disk_errors(path, "write"), atomic_write(path, temporary=temporary, durable=True) as file:
+        file.write(content)
 
 
 @contextmanager
@@ -92,58 +94,60 @@ def disk_errors(path: Path, action: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = os_error_reason(error)
         if error.errno in NO_LOCKS:
             reason += "; this file system has no locks, so take an output on another one"
         raise BadOutput(f"can't {action} {path}: {reason}") from error
 
 
-def _as_bytes(plan: dict[str, Any]) -> bytes:
+def _to_bytes(plan: dict[str, Any]) -> bytes:
     document = {"format": FORMAT, "version": VERSION, "plan": plan}
     try:
         content = json.dumps(document, indent=1, allow_nan=False).encode()
-        _parsed(content)  # what couldn't be read again must not be written
+        _parse_plan(content)  # never write a plan that can't be read again
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadSetting(f"this plan can't be kept for later: {_short(error)}") from error
+        raise BadSetting(f"this plan can't be stored: {_shorten(error)}") from error
     return content
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_plan(path: Path) -> dict[str, Any]:
     with disk_errors(path, "read"), path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     try:
-        return _parsed(content)
+        return _parse_plan(content)
     except ValueError as error:
-        raise WontResume(f"can't go on with the plan {path}: {error}; {WAY_OUT}") from error
+        raise WontResume(f"can't resume from the plan {path}: {error}; {WAY_OUT}") from error
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
-    document = _from_json(content)
+def _parse_plan(content: bytes) -> dict[str, Any]:
+    document = _parse_json(content)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError("it is something else than the plan of a blockwise run")
+        raise ValueError("it isn't the plan of a blockwise run")
     version = document.get("version")
     if version != VERSION:
-        raise ValueError(f"it was written by another Rigdyno, as version {_short(version)}, and this reads {VERSION}")
+        raise ValueError(
+            f"another version of Rigdyno wrote it in format {_shorten(version)}, and this one reads {VERSION}"
+        )
     plan = document.get("plan")
     if not isinstance(plan, dict) or not _is_fingerprint(plan.get("fingerprint")):
-        raise ValueError("it has no fingerprint of texts by name")
+        raise ValueError("its fingerprint is missing or damaged")
     return plan
 
 
-def _from_json(content: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     if len(content) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is damaged, or was cut short ({_short(error)})") from error
+        raise ValueError(f"it is damaged or truncated ({_shorten(error)})") from error
 
 
 def _is_fingerprint(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     return " ".join(str(value).split())[:MOST_REASON]
 
 
@@ -151,43 +155,25 @@ def _short(value: object) -> str:
 def _alone_in(folder: Path, waiting: Callable[[], None], wait: Callable[[float], None]) -> Iterator[None]:
     path = folder / "lock"
     vanished = 0
-    while (lock := _try_lock(path)) is None:
+    while True:
+        with ExitStack() as held:
+            if _try_lock(path, held):
+                yield
+                return
         vanished = 0 if folder.exists() else vanished + 1
         if vanished > MOST_VANISHED:
             raise BadOutput(f"can't make {folder}: no such file or directory")
         waiting()
         wait(LOOK_AGAIN_SECONDS)
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
-def _try_lock(path: Path) -> int | None:
-    with disk_errors(path, "lock"):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:
-            return None  # another process has just removed the folder
-        try:
-            if _locks(lock) and _is_still(path, lock):
-                return lock
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)
-        return None
-
-
-def _locks(descriptor: int) -> bool:
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in TAKEN:
-            return False
-        raise
-    return True
+def _try_lock(path: Path, held: ExitStack) -> bool:
+    """Return whether the lock was free; it is then held until `held` is closed."""
+    with disk_errors(path, "lock"), suppress(FileNotFoundError):  # another process has just removed the folder
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return held.enter_context(lock_file(path, "posix"))
+    return False
 
 
 def _leave_nothing_in(folder: Path) -> None:
@@ -201,19 +187,6 @@ def _leave_nothing_in(folder: Path) -> None:
 def abandon(folder: Path) -> None:
     """For whoever was interrupted at any moment, also between making the lock's file and holding the lock. What another
     process is at work on, or has made a plan of, stays."""
-    path = folder / "lock"
-    with suppress(OSError):
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if _locks(lock) and _is_still(path, lock):
-                _leave_nothing_in(folder)
-        finally:
-            os.close(lock)
-
-
-def _is_still(path: Path, lock: int) -> bool:
-    """The folder may have been removed meanwhile: a lock on the file that was there before keeps nobody out."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(lock))
-    except FileNotFoundError:
-        return False
+    with suppress(OSError), lock_file(folder / "lock", "posix") as is_free:
+        if is_free:
+            _leave_nothing_in(folder)

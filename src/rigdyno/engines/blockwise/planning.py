@@ -1,4 +1,4 @@
-"""What a run will do and take, settled before anything is written."""
+"""Plan a run before anything is written: halo, blocks, backend, memory and time."""
 
 from __future__ import annotations
 
@@ -13,34 +13,49 @@ from typing import Any
 import numpy as np
 import psutil
 
+from rigdyno.base.free_memory import free_bytes
+from rigdyno.engines.blockwise.backend_choice import BackendChoice, SampleBlock, choose_backend, make_backend
 from rigdyno.engines.blockwise.backends import Backend, Floats
-from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
-from rigdyno.engines.blockwise.choosing import Choice, Sample, choose_backend, made
-from rigdyno.engines.blockwise.cutting import Buffers, Cut, best_cut, given_cut, require_memory
+from rigdyno.engines.blockwise.blocks import (
+    Buffers,
+    Cut,
+    HaloChoice,
+    find_best_cut,
+    find_smallest_halo,
+    make_given_cut,
+    require_exact_halo,
+    require_memory,
+)
+from rigdyno.engines.blockwise.boxes import Box, Zyx, round_up, zyx
 from rigdyno.engines.blockwise.errors import BadRegion, BadSetting, WontResume
-from rigdyno.engines.blockwise.free_memory import free_bytes
-from rigdyno.engines.blockwise.halo import HaloChoice, exact_halo, smallest_halo
+from rigdyno.engines.blockwise.interfaces import Volume
 from rigdyno.engines.blockwise.network.model import Model
-from rigdyno.engines.blockwise.network.spans import rounded_up
-from rigdyno.engines.blockwise.normalising import Normalisation
+from rigdyno.engines.blockwise.normalising import SEED, Normalisation, sample_boxes
 from rigdyno.engines.blockwise.plan_file import WAY_OUT
-from rigdyno.engines.blockwise.ports import Volume
-from rigdyno.engines.blockwise.sampling import SEED, bricks
 
-SAMPLE_EDGE = 32  # of the places where halos are compared: their faces are what is looked at
-TIMED_EDGE = 64  # of the blocks that are timed
-LOOKED_AT = 24  # places, of which the liveliest are taken: an empty corner tells nothing
+SAMPLE_EDGE = 32  # voxels along an edge of the places where halos are compared; small, as errors arise at the faces
+
+TIMED_EDGE = 64  # voxels along an edge of the blocks that are timed
+
+PLACES_EXAMINED = 24  # the most varied of them are used: an empty corner shows no errors
+
 FEWEST_PLACES, MOST_PLACES = 2, 12
-SHARE_FOR_PLACES = 0.02  # of the time that the volume takes
-MEMORY_SHARE = 0.6  # of what is free, unless the user says how much
+
+HALO_TEST_SHARE = 0.02  # of the time for the whole volume
+
+MEMORY_SHARE = 0.6  # of the free memory, unless the user states how much to use
+
 AHEAD, READERS, WRITERS = 1, 2, 1
+
 FLOAT_BYTES = 4
-GROWTH = 170_000_000  # bytes: what kernels, readers and the heap took beside all maps, 80 to 210 million over six runs
+
+# What kernels, readers and the heap took in addition to all maps: 80 to 210 million bytes in six runs.
+PROGRAM_GROWTH_BYTES = 170_000_000
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the user may leave to us."""
+class PlanRequest:
+    """Settings of a job that the planner may choose itself."""
 
     halo: str = "auto"  # auto, exact, or Z,Y,X
     block: Zyx | None = None
@@ -58,14 +73,14 @@ class Plan:
     block: Zyx
     halo: Zyx
     exact_halo: Zyx | None
-    halo_error: float | None  # the largest seen, of the output's range
+    halo_error: float | None  # the largest measured, as a share of the output range
     halo_mean_error: float | None
     halo_places: int
     backend: str
-    alike: bool
+    alike: bool  # True if blocks at the end of the volume are computed as large as the others
     blocks: int
-    recomputation: float
-    products: int
+    recomputation: float  # multiply-adds as a multiple of those for the whole volume in one piece
+    products: int  # multiply-adds
     memory_bytes: int
     output_bytes: int  # before compression
     seconds: float
@@ -91,11 +106,11 @@ class Plan:
             )
             return Plan(**values)
         except (KeyError, TypeError, ValueError) as error:
-            raise WontResume(f"the plan that was kept isn't understood ({error}): {WAY_OUT}") from None
+            raise WontResume(f"the stored plan can't be read ({error}): {WAY_OUT}") from None
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     plan: Plan
     backend: Backend
 
@@ -105,38 +120,40 @@ class Planner:
         self,
         volume: Volume,
         model: Model,
-        asked: Asked,
+        request: PlanRequest,
         normalisation: Normalisation,
         read: Callable[[Box], Floats],
         output: Path,
     ) -> None:
-        self.volume, self.model, self.asked, self.read = volume, model, asked, read
+        self.volume, self.model, self.request, self.read = volume, model, request, read
         self.normalisation, self.output = normalisation, output
-        self.buffers = self._buffers()
+        self.buffers = self._estimate_buffers()
 
-    def plan(self) -> Planned:
-        places = self._places()
-        halo = self._halo(places)
-        cut = self._cut(halo.halo, alike=False)
-        choice = self._backend(places, halo.halo, cut)
+    def plan(self) -> PlannedRun:
+        places = self._find_places()
+        halo = self._choose_halo(places)
+        cut = self._choose_cut(halo.halo, alike=False)
+        choice = self._choose_backend(places, halo.halo, cut)
         backend = choice.trial.backend
         if backend.one_shape:
-            cut = self._cut(halo.halo, alike=True)
-        return Planned(self._described(halo, cut, choice), backend)
+            cut = self._choose_cut(halo.halo, alike=True)
+        return PlannedRun(self._make_plan(halo, cut, choice), backend)
 
-    def _places(self) -> list[Box]:
-        """The liveliest of some, in the order of how lively they are."""
-        size = zyx(min(rounded_up(length, step), rounded_up(SAMPLE_EDGE, step)) for length, step in self._axes())
-        lively: list[tuple[float, Box]] = []
+    def _find_places(self) -> list[Box]:
+        """Return sample boxes of the volume, the one with the largest standard deviation first."""
+        size = zyx(
+            min(round_up(length, step), round_up(SAMPLE_EDGE, step)) for length, step in self._lengths_and_steps()
+        )
+        readable: list[tuple[float, Box]] = []
         refused: BadRegion | None = None
-        for box in bricks(self.volume.shape, size, LOOKED_AT):
+        for box in sample_boxes(self.volume.shape, size, PLACES_EXAMINED):
             try:
-                lively.append((float(self.read(box).std()), box))
+                readable.append((float(self.read(box).std()), box))
             except BadRegion as error:
-                refused = error  # said again when its block is reached
-        if not lively:
-            raise BadRegion(f"none of the places that were tried can be read: {refused}")
-        return [box for _, box in sorted(lively, key=lambda pair: -pair[0])]
+                refused = error  # reported again when its block is reached
+        if not readable:
+            raise BadRegion(f"can't read any of the sampled places: {refused}")
+        return [box for _, box in sorted(readable, key=lambda pair: -pair[0])]
 
     def _is_readable(self, box: Box) -> bool:
         try:
@@ -145,36 +162,36 @@ class Planner:
             return False
         return True
 
-    def _axes(self) -> list[tuple[int, int]]:
+    def _lengths_and_steps(self) -> list[tuple[int, int]]:
         return list(zip(self.volume.shape, self.model.step, strict=True))
 
-    def _halo(self, places: list[Box]) -> HaloChoice:
-        asked = self.asked.halo
+    def _choose_halo(self, places: list[Box]) -> HaloChoice:
+        asked = self.request.halo
         if asked not in ("auto", "exact"):
-            return HaloChoice(self._given_halo(asked), self.model.exact_halo, None, None)
-        exact = exact_halo(self.model)
+            return HaloChoice(self._parse_halo(asked), self.model.exact_halo, None, None)
+        exact = require_exact_halo(self.model)
         if asked == "exact":
             return HaloChoice(exact, exact, 0.0, 0.0)
-        chosen = self._seen_whole(places, exact)
+        chosen = self._find_readable(places, exact)
         if not chosen:
             return HaloChoice(exact, exact, 0.0, 0.0)
-        eager = made("torch", self.model, self.asked.device)
+        eager = make_backend("torch", self.model, self.request.device)
         width = 1.0 if self.model.bounded else None
-        return smallest_halo(self.model, eager.predict, self.read, chosen, self.asked.tolerance, width)
+        return find_smallest_halo(self.model, eager.predict, self.read, chosen, self.request.tolerance, width)
 
-    def _seen_whole(self, places: list[Box], exact: Zyx) -> list[Box]:
-        """Those of the first whose whole surroundings can be read."""
-        enough = self._enough_places(places[0], exact)
+    def _find_readable(self, places: list[Box], exact: Zyx) -> list[Box]:
+        """Return the first places that can be read together with their exact halo."""
+        enough = self._count_places(places[0], exact)
         around = ((place, self.model.read_box(place.shape, exact).moved(place.start)) for place in places)
         return list(itertools.islice((place for place, box in around if self._is_readable(box)), enough))
 
-    def _enough_places(self, place: Box, exact: Zyx) -> int:
-        """By products, not seconds: so that the same volume always gets the same halo."""
+    def _count_places(self, place: Box, exact: Zyx) -> int:
+        """Return how many places to test, by multiply-adds, not seconds, so that a volume always gets the same halo."""
         one = self.model.products(place.shape, exact)
         everything = self.model.products_per_voxel * prod(self.volume.shape)
-        return int(np.clip(SHARE_FOR_PLACES * everything / max(one, 1), FEWEST_PLACES, MOST_PLACES))
+        return int(np.clip(HALO_TEST_SHARE * everything / max(one, 1), FEWEST_PLACES, MOST_PLACES))
 
-    def _given_halo(self, text: str) -> Zyx:
+    def _parse_halo(self, text: str) -> Zyx:
         try:
             numbers = [int(part) for part in text.split(",")]
             z, y, x = numbers * 3 if len(numbers) == 1 else numbers
@@ -187,49 +204,52 @@ class Planner:
                 raise BadSetting(f"--halo {text}: this network needs multiples of {steps}, and at least {lowests}")
         return halo
 
-    def _cut(self, halo: Zyx, *, alike: bool) -> Cut:
+    def _choose_cut(self, halo: Zyx, *, alike: bool) -> Cut:
         shape = self.volume.shape
-        if not self.asked.block:
-            return best_cut(self.model, shape, halo, self._memory(), self.buffers, alike=alike)
-        cut = given_cut(self.model, shape, self.asked.block, halo, alike=alike)
-        if self.asked.memory is not None:
-            require_memory(cut, self.model, self.asked.memory, self.buffers)
+        if not self.request.block:
+            return find_best_cut(self.model, shape, halo, self._allowed_memory(), self.buffers, alike=alike)
+        cut = make_given_cut(self.model, shape, self.request.block, halo, alike=alike)
+        if self.request.memory is not None:
+            require_memory(cut, self.model, self.request.memory, self.buffers)
         return cut
 
-    def _memory(self) -> int:
-        if self.asked.memory is not None:
-            return self.asked.memory
+    def _allowed_memory(self) -> int:
+        if self.request.memory is not None:
+            return self.request.memory
         return int(free_bytes() * MEMORY_SHARE) + psutil.Process().memory_info().rss
 
-    def _buffers(self) -> Buffers:
-        """Reckoned once, before samples make the program grow: what is said is what the blocks were cut by."""
+    def _estimate_buffers(self) -> Buffers:
+        """Estimate the buffers once, before samples make the program grow.
+
+        So the plan reports the same memory that the blocks were chosen by.
+        """
         waiting = self.volume.channels * (FLOAT_BYTES + self.volume.dtype.itemsize) * AHEAD
-        stored = np.dtype(self.asked.dtype).itemsize
-        # Being written: floats, what they are scaled to on the way, and what is stored.
+        stored = np.dtype(self.request.dtype).itemsize
+        # A block that is being written: floats, the scaled floats, and the stored values.
         written = self.model.channels_out * (2 * FLOAT_BYTES + stored) * WRITERS
-        return Buffers(waiting, written, psutil.Process().memory_info().rss + GROWTH)
+        return Buffers(waiting, written, psutil.Process().memory_info().rss + PROGRAM_GROWTH_BYTES)
 
-    def _backend(self, places: list[Box], halo: Zyx, cut: Cut) -> Choice:
-        edges = (rounded_up(min(TIMED_EDGE, length), step) for length, step in self._axes())
-        size = zyx(map(min, cut.block, edges))  # a block may reach far over the end of a small volume
-        sample = Sample(self._block(places, size, halo), size, halo)
-        return choose_backend(self.asked.backend, self.model, self.asked.device, sample, cut.products(self.model))
+    def _choose_backend(self, places: list[Box], halo: Zyx, cut: Cut) -> BackendChoice:
+        edges = (round_up(min(TIMED_EDGE, length), step) for length, step in self._lengths_and_steps())
+        size = zyx(map(min, cut.block, edges))  # a block may extend far over the end of a small volume
+        sample = SampleBlock(self._read_sample(places, size, halo), size, halo)
+        return choose_backend(self.request.backend, self.model, self.request.device, sample, cut.products(self.model))
 
-    def _block(self, places: list[Box], size: Zyx, halo: Zyx) -> Floats:
-        """One to be timed: from the volume, or noise where none of the liveliest places can be read so far around."""
+    def _read_sample(self, places: list[Box], size: Zyx, halo: Zyx) -> Floats:
+        """Read the block that is timed; return noise if none of the first places can be read with its halo."""
         box = self.model.read_box(size, halo)
         for place in places[:FEWEST_PLACES]:
             try:
                 return self.read(box.moved(place.start))
             except BadRegion:
                 continue
-        chance = np.random.default_rng(SEED)
-        return chance.standard_normal((self.model.channels_in, *box.shape), np.float32)
+        generator = np.random.default_rng(SEED)
+        return generator.standard_normal((self.model.channels_in, *box.shape), np.float32)
 
-    def _described(self, halo: HaloChoice, cut: Cut, choice: Choice) -> Plan:
+    def _make_plan(self, halo: HaloChoice, cut: Cut, choice: BackendChoice) -> Plan:
         model, shape = self.model, self.volume.shape
-        output_bytes = prod(shape) * model.channels_out * np.dtype(self.asked.dtype).itemsize
-        remarks = [*choice.remarks, *self._room(output_bytes)]
+        output_bytes = prod(shape) * model.channels_out * np.dtype(self.request.dtype).itemsize
+        remarks = [*choice.remarks, *self._check_disk(output_bytes)]
         if model.block_dependent:
             remarks.insert(0, f"the answer depends on how the volume is cut: {model.block_dependent}")
         products = cut.products(model)
@@ -247,14 +267,14 @@ class Planner:
             blocks=cut.blocks,
             recomputation=cut.recomputation(model),
             products=products,
-            memory_bytes=cut.memory(model, self.buffers),
+            memory_bytes=cut.memory_bytes(model, self.buffers),
             output_bytes=output_bytes,
             seconds=choice.trial.seconds(products),
             normalisation=self.normalisation,
             remarks=tuple(remarks),
         )
 
-    def _room(self, output_bytes: int) -> list[str]:
+    def _check_disk(self, output_bytes: int) -> list[str]:
         there = next(folder for folder in (self.output.absolute(), *self.output.absolute().parents) if folder.exists())
         free = shutil.disk_usage(there).free
         if free >= output_bytes:

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, and what it says in the end."""
+"""Progress reports of a run, and its summary."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rigdyno.engines.blockwise.boxes import Box
-from rigdyno.engines.blockwise.journal import Counts
+from rigdyno.engines.blockwise.journal import BlockCounts
 
-MOST_FAILURES = 100  # kept with their reasons; a store that went away fails every block
+MOST_FAILURES = 100  # failures kept with their reasons; if a store disappears, every block fails
 
 
 @dataclass(frozen=True)
@@ -20,48 +20,48 @@ class Failure:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of this worker alone: what others did to the same volume is in the journal's counts.
+    """Results of this worker alone; the journal also counts the blocks of other workers on the same volume.
 
-    The calling thread predicts, waits for input or waits for writers: together nearly all of the wall's seconds.
+    The calling thread predicts, waits for input or waits for writers; together these are nearly all of `wall_seconds`.
     """
 
     done: int
     skipped: int
     failed: int
-    failures: tuple[Failure, ...]  # the first of them
-    missing: int  # done, though chunks of their input were never stored
-    voxels: int  # of the blocks that are done
+    failures: tuple[Failure, ...]  # the first MOST_FAILURES of them
+    missing: int  # blocks that are done, although chunks of their input were never stored
+    voxels: int  # in the blocks that are done
     predict_seconds: float
-    input_wait_seconds: float  # also for blocks of other workers, at the end
-    writer_wait_seconds: float  # also for the last blocks, when nothing is left to predict
+    input_wait_seconds: float  # includes the wait for blocks of other workers at the end
+    writer_wait_seconds: float  # includes the wait for the last blocks to be written
     wall_seconds: float
 
 
 class Watcher(Protocol):
-    """Called from several threads, but never by two at once; what it raises ends the run."""
+    """Observer of a run. Several threads call it, but never two at once; an exception that it raises ends the run."""
 
-    def started(self, counts: Counts) -> None:
-        """What is left of the volume, before the first claim. What failed before will be tried again."""
+    def started(self, counts: BlockCounts) -> None:
+        """Report the state of all blocks, before the first claim. Blocks that failed before will be tried again."""
 
     def block_done(
         self, box: Box, seconds_reading: float, seconds_predicting: float, seconds_writing: float
     ) -> None: ...
 
     def block_skipped(self, box: Box) -> None:
-        """The mask is empty there."""
+        """Report a block where the mask is empty."""
 
     def block_failed(self, box: Box, error: Exception) -> None:
-        """It couldn't be read; the others go on."""
+        """Report a block that couldn't be read; the run continues with the others."""
 
     def waiting_for_others(self, blocks: int) -> None:
-        """So many are left, and other workers have them. Told again at every look."""
+        """Report, repeatedly, how many blocks are left that other workers have claimed."""
 
     def over(self, summary: Summary) -> None:
-        """Always the last call, also when an error is on its way."""
+        """Report the end. This is always the last call, also after an error."""
 
 
-class Silent:
-    def started(self, counts: Counts) -> None:
+class SilentWatcher:
+    def started(self, counts: BlockCounts) -> None:
         pass
 
     def block_done(self, box: Box, seconds_reading: float, seconds_predicting: float, seconds_writing: float) -> None:
@@ -80,11 +80,13 @@ class Silent:
         pass
 
 
-class Tally:
-    """Adds up what readers and writers report, and passes it on to the watcher, one thread at a time."""
+class BlockTally:
+    """Add up the reports of readers and writers, and pass them on to the watcher, one thread at a time."""
 
     def __init__(self, watcher: Watcher) -> None:
-        self.predict_seconds = self.input_wait_seconds = self.writer_wait_seconds = 0.0  # by the calling thread alone
+        self.predict_seconds = self.input_wait_seconds = self.writer_wait_seconds = (
+            0.0  # only the calling thread changes these
+        )
         self._watcher, self._mutex = watcher, threading.Lock()
         self._done = self._skipped = self._failed = self._missing = self._voxels = 0
         self._failures: list[Failure] = []

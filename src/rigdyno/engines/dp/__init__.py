@@ -1,16 +1,16 @@
-"""Differentially private training: clipping per sample, noise, accounting, and an auditor for any engine.
+"""Differentially private training: per-sample clipping, noise, privacy accounting, and an auditor for any engine.
 
-A library of its own: it imports nothing else of Rigdyno. docs/dp.md shows how to move over from Opacus.
+This is an independent library that imports nothing else of Rigdyno. docs/dp.md shows how to move over from Opacus.
 """
 
+from rigdyno.base.errors import MissingExtra
 from rigdyno.engines.dp.accounting import Epsilon, Spent, epsilon, noise_multiplier_for
 from rigdyno.engines.dp.audit import Audit, AuditTask, audit
+from rigdyno.engines.dp.batches.sampling import GivenBatches, PoissonLoader, micro_batches, private_loader
+from rigdyno.engines.dp.checks.validate import fix, replace_batch_norm, validate
 from rigdyno.engines.dp.engine import PrivacyEngine
-from rigdyno.engines.dp.errors import BadSetting, MissingExtra, MixesSamples, NotFinite, PrivacyError, Unprotected
-from rigdyno.engines.dp.examine import validate
-from rigdyno.engines.dp.fixing import fix, replace_batch_norm
+from rigdyno.engines.dp.errors import BadSetting, MixesSamples, NotFinite, PrivacyError, Unprotected
 from rigdyno.engines.dp.ledger import Ledger
-from rigdyno.engines.dp.sampling import GivenBatches, PoissonLoader, micro_batches, private_loader
 
 __all__ = [
     "Audit",

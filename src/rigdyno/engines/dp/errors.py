@@ -1,18 +1,19 @@
-"""What the private engine refuses, and why.
+"""The errors of the private engine.
 
 PrivacyError
-├── BadSetting       a figure that makes no sense: sigma, the bound, delta, a rate, a file
-├── MixesSamples     a layer whose answer for one sample depends on the others
-├── Unprotected      a gradient that the bound doesn't cover
-├── NotFinite        NaN or infinity where a norm is needed
-└── MissingExtra     a package that this needs and that isn't installed
+├── BadSetting       an invalid setting: noise multiplier, clipping norm, delta, sample rate, or file
+├── MixesSamples     a layer whose output for one sample depends on other samples
+├── Unprotected      a gradient that isn't clipped
+└── NotFinite        NaN or infinity where a norm is needed
+
+If a package that is needed isn't installed, rigdyno.base.errors.MissingExtra is raised, which is a ValueError too.
 """
 
 from __future__ import annotations
 
 
 class PrivacyError(ValueError):
-    """One line that says what, where, and what to try."""
+    """Base class. The message is one line: what happened, where, and what to try."""
 
 
 class BadSetting(PrivacyError):
@@ -28,8 +29,4 @@ class Unprotected(PrivacyError):
 
 
 class NotFinite(PrivacyError):
-    pass
-
-
-class MissingExtra(PrivacyError):
     pass

@@ -1,4 +1,4 @@
-"""The ledger's copy on disk: never behind the count, whatever happens between two writes, and one process at a time.
+"""The ledger's file. It never counts less than the ledger, and only one process at a time may use it.
 
 {"format": "rigdyno privacy ledger", "version": 1, "histories": {
   "<random name>": [{"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 640}], ...}}
@@ -15,12 +15,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rigdyno.base.errors import os_error_reason
+from rigdyno.base.files import atomic_write
 from rigdyno.engines.dp.accounting import Spent
 from rigdyno.engines.dp.errors import BadSetting
 
 FORMAT, VERSION = "rigdyno privacy ledger", 1
-MOST_BYTES = 64 * 2**20  # a history takes some 150: nothing so large is a ledger
-MOST_REASON = 200  # characters: a damaged file may hold anything
+
+MOST_BYTES = 64 * 2**20  # a history takes about 150 bytes, so a larger file isn't a ledger
+
+MOST_REASON = 200  # characters of a message: a damaged file may contain anything
 
 Histories = dict[str, list[Spent]]
 
@@ -30,7 +34,7 @@ class LedgerFile:
 
     def __init__(self, path: Path, own: str, reserve: int) -> None:
         self.path, self._own, self.reserve = path, own, reserve
-        self._on_disk: Histories | None = None  # None: a write was begun, and may have been done or not
+        self._on_disk: Histories | None = None  # None: unknown, because a write was begun and not confirmed
         self._lock: int | None = _locked(path)
         try:
             self.histories = _read(path)
@@ -44,6 +48,7 @@ class LedgerFile:
         return self._lock is None
 
     def cover(self, histories: Histories) -> None:
+        """Make sure that the file counts at least these histories; write it if it doesn't."""
         if self._lock is None:
             raise BadSetting(f"the privacy ledger {self.path} is closed, or was opened by a parent process")
         if not _covers(self._on_disk, histories):
@@ -71,8 +76,9 @@ class LedgerFile:
 
     def _write(self, histories: Histories) -> None:
         self._on_disk = None
-        with _disk_errors(self.path, "write"):
-            _replace(self.path, json.dumps(as_document(histories), indent=1).encode())
+        temporary = self.path.with_name(f".{self.path.name}.tmp")  # one name is enough: the lock allows one writer
+        with _disk_errors(self.path, "write"), atomic_write(self.path, temporary=temporary, durable=True) as file:
+            file.write(json.dumps(make_document(histories), indent=1).encode())
         self._on_disk = histories
 
 
@@ -87,29 +93,29 @@ def _is_ahead(written: list[Spent], history: list[Spent]) -> bool:
     return written[:-1] == history[:-1] and there.same_kind(newest) and there.steps >= newest.steps
 
 
-def as_document(histories: Histories) -> dict[str, Any]:
-    plain = {name: [_as_plain(run) for run in history] for name, history in histories.items()}
+def make_document(histories: Histories) -> dict[str, Any]:
+    plain = {name: [_make_plain(run) for run in history] for name, history in histories.items()}
     return {"format": FORMAT, "version": VERSION, "histories": plain}
 
 
-def _as_plain(run: Spent) -> dict[str, float]:
-    """NumPy's floats are floats too, but a checkpoint that holds one no longer loads as plain data."""
+def _make_plain(run: Spent) -> dict[str, float]:
+    """Convert NumPy floats to Python floats: a checkpoint that contains NumPy floats doesn't load as plain data."""
     noise, rate = float(run.noise_multiplier), float(run.sample_rate)
     return {"noise_multiplier": noise, "sample_rate": rate, "steps": run.steps}
 
 
-def parsed(document: Any) -> Histories:
+def parse_ledger(document: Any) -> Histories:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError("it is something else")
+        raise ValueError("it has another format")
     if document.get("version") != VERSION:
-        raise ValueError(f"it has version {document.get('version')!r}, and this reads version {VERSION}")
+        raise ValueError(f"it has version {document.get('version')!r}, but only version {VERSION} can be read")
     histories = document.get("histories")
     if not isinstance(histories, dict) or not all(isinstance(name, str) for name in histories):
         raise ValueError("it has no histories")
-    return {name: _history(runs) for name, runs in histories.items()}
+    return {name: _parse_history(runs) for name, runs in histories.items()}
 
 
-def _history(runs: Any) -> list[Spent]:
+def _parse_history(runs: Any) -> list[Spent]:
     fields = {field.name for field in dataclasses.fields(Spent)}
     if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) and set(run) == fields for run in runs):
         raise ValueError("a history is damaged")
@@ -117,7 +123,10 @@ def _history(runs: Any) -> list[Spent]:
 
 
 def _read(path: Path) -> Histories:
-    """Nothing, where there is no file yet. Whatever isn't a ledger is left alone: it may be one that was damaged."""
+    """Read the histories; none if there is no file yet.
+
+    A file that isn't a valid ledger is refused and never overwritten: it may be a damaged ledger.
+    """
     with _disk_errors(path, "read"):
         if not path.exists():
             return {}
@@ -128,37 +137,19 @@ def _read(path: Path) -> Histories:
     try:
         if len(content) > MOST_BYTES:
             raise ValueError("it is too large")
-        return parsed(json.loads(content, parse_constant=_refuse))
+        return parse_ledger(json.loads(content, parse_constant=_reject_constant))
     except (ValueError, RecursionError) as error:
         raise BadSetting(
-            f"{path} is no privacy ledger, or a damaged one ({short(error)}): restore it, or take another name"
+            f"{path} is no privacy ledger, or a damaged one ({shorten(error)}): restore it, or choose another name"
         ) from error
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no figure")
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
 
 
-def short(error: Exception) -> str:
+def shorten(error: Exception) -> str:
     return str(error)[:MOST_REASON]
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """The old file or the new one, even if the power goes."""
-    temporary = path.with_name(f".{path.name}.tmp")  # one name is enough: only the holder of the lock writes
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _locked(path: Path) -> int:
@@ -182,5 +173,6 @@ def _disk_errors(path: Path, action: str) -> Iterator[None]:
             f"the privacy ledger {path} is in use by another process: wait for it, or take another"
         ) from None
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise BadSetting(f"can't {action} the privacy ledger {path}, so nothing may be released: {reason}") from error
+        raise BadSetting(
+            f"can't {action} the privacy ledger {path}, so nothing may be released: {os_error_reason(error)}"
+        ) from error

@@ -1,6 +1,6 @@
-"""Trains networks that tell neighbouring cells apart: affinities of labels, patches, augmentation, synthetic volumes.
+"""Train networks that separate neighbouring cells: affinities of labels, patches, augmentation, synthetic volumes.
 
-A library of its own: of Rigdyno it imports the blockwise engine alone, whose volumes and networks it uses.
+Of Rigdyno this library imports only the blockwise engine, whose volumes and networks it uses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rigdyno.engines.segmentation.synthetic import write_synthetic
 
 __all__ = ["Box", "affinity_accuracy", "write_synthetic"]
-_ELSEWHERE = {
+
+_LAZY = {
     "Box": "rigdyno.engines.blockwise.boxes",
     "affinity_accuracy": f"{__name__}.scoring",
     "write_synthetic": f"{__name__}.synthetic",
@@ -22,7 +23,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loader processes and synthetic volumes do without the readers of others."""
-    if name not in _ELSEWHERE:
+    """Import on first use: loader processes and synthetic volumes don't need the readers."""
+    if name not in _LAZY:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(importlib.import_module(_ELSEWHERE[name]), name)
+    return getattr(importlib.import_module(_LAZY[name]), name)

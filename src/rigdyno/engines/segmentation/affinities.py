@@ -1,4 +1,7 @@
-"""Nearest-neighbour affinities of a label volume: whether a voxel and the one before it belong to the same object."""
+"""Nearest-neighbour affinities of a label volume, and the loss and the accuracy of predicted affinities.
+
+An affinity says whether a voxel and its neighbour along an axis belong to the same object.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,20 @@ from torch import Tensor
 Background = Literal["ignored", "cut"]
 
 BACKGROUND = 0
+
 SAME, CUT, IGNORED = 1, 0, -1
+
 AXES = 3
-_SMOOTH = 1.0  # voxels: a patch without a single cut has a loss and a gradient, too
+
+_SMOOTH = 1.0  # voxels; gives a patch without any cut a finite loss and gradient
 
 
-def affinities(labels: NDArray[Any], background: Background = "ignored") -> NDArray[np.int8]:
-    """For z, y and x: SAME where a voxel and its neighbour before it along that axis have the same label, else CUT;
-    IGNORED where there is no neighbour.
+def compute_affinities(labels: NDArray[Any], background: Background = "ignored") -> NDArray[np.int8]:
+    """Compute the affinities along z, y and x.
 
-    A pair with a voxel of the background is IGNORED where that means 'nobody has labelled this', as in CREMI, and CUT
-    where it means membrane. Labels are compared in their own type: large ones must not become equal as floats.
+    They are SAME if a voxel and the preceding one along the axis have the same label, CUT if not, and IGNORED at the
+    first voxel. A pair with a background voxel is IGNORED if background means 'not labelled', as in CREMI, and CUT if
+    it means membrane. Labels are compared in their own type: large ones must not become equal as floats.
     """
     if labels.dtype.kind not in "iu" or labels.ndim != AXES:
         raise ValueError(f"labels are whole numbers in three dimensions, not {labels.dtype} in {labels.ndim}")
@@ -37,7 +43,7 @@ def affinities(labels: NDArray[Any], background: Background = "ignored") -> NDAr
 
 
 def _neighbours(values: NDArray[Any], axis: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Views of all voxels that have one behind them, and of those behind."""
+    """Return views of all voxels but the last along an axis, and of all but the first."""
     first: list[slice] = [slice(None)] * AXES
     second = first.copy()
     first[axis], second[axis] = slice(None, -1), slice(1, None)
@@ -45,48 +51,53 @@ def _neighbours(values: NDArray[Any], axis: int) -> tuple[NDArray[Any], NDArray[
 
 
 def dice_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 - the Sorensen-Dice coefficient of the cuts, for each of the three channels, averaged.
+    """Return 1 minus the Sorensen-Dice coefficient of the cuts, averaged over the three channels.
 
-    Of the cuts, because nine pairs of ten are the same object: a network that answers 'same' everywhere has a good
-    coefficient of those. Pairs that are ignored don't count on either side.
+    Cuts are used because nine pairs of ten are the same object: a network that predicts 'same' everywhere would have
+    a good coefficient for 'same'. Ignored pairs don't count on either side.
     """
     known = targets != IGNORED
-    said = (1 - outputs.float()) * known
+    predicted = (1 - outputs.float()) * known
     true = (targets == CUT).float()
     over = (0, *range(2, outputs.ndim))
-    both = (said * true).sum(over)
-    either = said.square().sum(over) + true.sum(over)
+    both = (predicted * true).sum(over)
+    either = predicted.square().sum(over) + true.sum(over)
     return (1 - (2 * both + _SMOOTH) / (either + _SMOOTH)).mean()
 
 
-class Tally:
-    """Counts right answers of both kinds apart: nine of ten pairs are the same object, so that always answering that
-    would look good otherwise."""
+class AccuracyTally:
+    """Count correct predictions of both kinds separately.
+
+    Nine of ten pairs are the same object, so always predicting that would look good otherwise.
+    """
 
     def __init__(self) -> None:
         self._right = {SAME: 0, CUT: 0}
         self._all = {SAME: 0, CUT: 0}
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        """Outputs above one half say 'same'."""
-        said = outputs > 0.5
+        """Add a batch of outputs; those above one half mean 'same'."""
+        predicted = outputs > 0.5
         for kind in (SAME, CUT):
             there = targets == kind
             self._all[kind] += int(there.sum())
-            self._right[kind] += int((there & (said == (kind == SAME))).sum())
+            self._right[kind] += int((there & (predicted == (kind == SAME))).sum())
 
     @property
     def balanced(self) -> float | None:
-        """The mean of the shares that are right of each kind: chance gives one half, whatever is more frequent. None:
-        one of the kinds does not occur."""
+        """Return the balanced accuracy: the mean of the shares that are correct of each kind.
+
+        Chance gives one half, whichever kind is more frequent. None if one of the kinds doesn't occur.
+        """
         if not all(self._all.values()):
             return None
         return sum(self._right[kind] / self._all[kind] for kind in (SAME, CUT)) / 2
 
     @property
     def pairs(self) -> int:
+        """Return the number of pairs, without ignored ones."""
         return sum(self._all.values())
 
 
-def targets_of(labels: NDArray[Any], background: Background = "ignored") -> Tensor:
-    return torch.from_numpy(affinities(labels, background))
+def make_targets(labels: NDArray[Any], background: Background = "ignored") -> Tensor:
+    return torch.from_numpy(compute_affinities(labels, background))

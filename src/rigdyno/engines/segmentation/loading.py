@@ -1,4 +1,4 @@
-"""Patches from a volume, augmented by processes of their own, so that a step only waits for what isn't ready."""
+"""Load and augment patches of a volume in separate processes, so that a step rarely waits for them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from rigdyno.engines.blockwise.boxes import Box, Zyx, zyx
 from rigdyno.engines.blockwise.errors import BadSetting
-from rigdyno.engines.segmentation.affinities import Background, targets_of
-from rigdyno.engines.segmentation.augmenting import NONE, Augmentation
-from rigdyno.engines.segmentation.pairs import Pair
+from rigdyno.engines.segmentation.affinities import Background, make_targets
+from rigdyno.engines.segmentation.augmenting import NO_AUGMENTATION, Augmentation
+from rigdyno.engines.segmentation.pairs import LabelledVolume
 
 SHARED = Path("/dev/shm")
-AHEAD = 2  # patches that each loader process has ready
+
+AHEAD = 2  # patches that each loader process prepares in advance
+
 BYTES_PER_VOXEL = 4 + 3  # a float and three affinities
 
 Batch = tuple[Tensor, Tensor]
@@ -32,15 +34,15 @@ class LoaderLost(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Patches:
-    """Which patch is the n-th of a rank follows from the seed alone, however many processes load them."""
+class PatchSource:
+    """Random patches of a volume. The n-th patch of a rank depends only on the seed, not on the number of processes."""
 
-    pair: Pair
-    part: Box  # of the volume, from which they are taken
+    pair: LabelledVolume
+    part: Box  # of the volume, from which patches are taken
     patch: Zyx
     seed: int = 0
     rank: int = 0
-    augmentation: Augmentation = NONE
+    augmentation: Augmentation = NO_AUGMENTATION
     background: Background = "ignored"
 
     def __post_init__(self) -> None:
@@ -49,27 +51,29 @@ class Patches:
             raise BadSetting("a patch of {} doesn't fit into the {} voxels that it is taken from".format(*sizes))
 
     def patch_number(self, number: int) -> Batch:
-        """Raw values (1, z, y, x) and affinities (3, z, y, x)."""
-        chance = np.random.default_rng([self.seed, self.rank, number])
-        raw, labels = self.pair.read(self._box(chance))
-        raw, labels = self.augmentation.apply(raw, labels, chance)
-        return torch.from_numpy(raw)[None], targets_of(labels, self.background)
+        """Return the raw values (1, z, y, x) and the affinities (3, z, y, x) of the n-th patch."""
+        generator = np.random.default_rng([self.seed, self.rank, number])
+        raw, labels = self.pair.read(self._draw_box(generator))
+        raw, labels = self.augmentation.apply(raw, labels, generator)
+        return torch.from_numpy(raw)[None], make_targets(labels, self.background)
 
-    def _box(self, chance: np.random.Generator) -> Box:
+    def _draw_box(self, generator: np.random.Generator) -> Box:
         room = (length - edge for length, edge in zip(self.part.shape, self.patch, strict=True))
-        start = zyx(first + int(chance.integers(more + 1)) for first, more in zip(self.part.start, room, strict=True))
+        start = zyx(
+            first + int(generator.integers(more + 1)) for first, more in zip(self.part.start, room, strict=True)
+        )
         return Box((0, 0, 0), self.patch).moved(start)
 
 
 class _Stream(IterableDataset[Batch]):
-    """The batches of one loader process; the loader takes one of each in turns, so that they come in order."""
+    """The batches of one loader process. The loader takes one of each process in turn, so that they stay in order."""
 
-    def __init__(self, patches: Patches, batch_size: int) -> None:
+    def __init__(self, patches: PatchSource, batch_size: int) -> None:
         self._patches, self._batch_size = patches, batch_size
 
     def __iter__(self) -> Iterator[Batch]:
-        own = get_worker_info()
-        number, step = (0, 1) if own is None else (own.id, own.num_workers)
+        worker = get_worker_info()
+        number, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         while True:
             first = number * self._batch_size
             made = [self._patches.patch_number(first + each) for each in range(self._batch_size)]
@@ -79,9 +83,9 @@ class _Stream(IterableDataset[Batch]):
 
 @dataclass
 class Loader:
-    """Endless batches. `close` ends its processes."""
+    """Endless batches from several processes, which `close` ends."""
 
-    patches: Patches
+    patches: PatchSource
     batch_size: int = 1
     workers: int = 4
     device: str = "cpu"
@@ -92,38 +96,38 @@ class Loader:
 
     @property
     def needed_bytes(self) -> int:
-        """Of memory that processes share: the volume, and batches that are ready."""
+        """Return the bytes of memory that the processes share: the volume, and batches that are ready."""
         if not self.workers:
             return 0
         each = BYTES_PER_VOXEL * int(np.prod(self.patches.patch)) * self.batch_size
         return self.patches.pair.shared_bytes + each * self.workers * (AHEAD + 1)
 
     def __iter__(self) -> Iterator[Batch]:
-        on_card = self.device.partition(":")[0] != "cpu"
-        self._batches = iter(self._loader(pinned=on_card))
+        on_gpu = self.device.partition(":")[0] != "cpu"
+        self._batches = iter(self._loader(pinned=on_gpu))
         try:
             while True:
                 raw, targets = self._next(self._batches)
-                yield raw.to(self.device, non_blocking=on_card), targets.to(self.device, non_blocking=on_card)
+                yield raw.to(self.device, non_blocking=on_gpu), targets.to(self.device, non_blocking=on_gpu)
         finally:
             self.close()
 
     @staticmethod
     def _next(batches: Iterator[Batch]) -> Batch:
-        """A loader process that is gone shows in several ways: by its signal, or by a pipe that breaks."""
+        """Return the next batch. A lost loader process shows as a signal or as a broken pipe."""
         try:
             return next(batches)
         except (OSError, EOFError, RuntimeError) as error:
-            if str(error).startswith("Caught "):  # raised in a loader process, which is still there
+            if str(error).startswith("Caught "):  # raised in a loader process that still runs
                 raise
             raise LoaderLost(
                 f"a loader process was lost ({' '.join(str(error).split()) or type(error).__name__}); if the kernel "
-                "ended it for want of memory, take fewer: --set workers=1"
+                "killed it because memory ran out, use fewer: --set workers=1"
             ) from error
 
     def close(self) -> None:
         batches, self._batches = self._batches, None
-        end = getattr(batches, "_shutdown_workers", None)  # what torch calls when it is collected, at a known time
+        end = getattr(batches, "_shutdown_workers", None)  # torch calls this at garbage collection; call it now
         if end is not None:
             end()
 
@@ -131,8 +135,8 @@ class Loader:
         stream = _Stream(self.patches, self.batch_size)
         if not self.workers:
             return DataLoader(stream, batch_size=None)
-        # Neither the threads of this process nor those of its readers survive a fork. The server forks before there
-        # are any, and has imported torch once for all loaders.
+        # The threads of this process and of its readers don't survive a fork. The fork server forks before there are
+        # any, and imports torch once for all loaders.
         multiprocessing.set_forkserver_preload([__name__])
         return DataLoader(
             stream,
@@ -145,12 +149,15 @@ class Loader:
 
 
 def require_shared_memory(needed: int) -> None:
-    """A loader that finds it full is killed by a signal, without a word: containers often have 64 MB."""
+    """Refuse to start without enough shared memory: a loader that exhausts it is killed without a message.
+
+    Containers often have 64 MB.
+    """
     if not SHARED.is_dir():
         return
     free = shutil.disk_usage(SHARED).free
     if needed > free:
         raise BadSetting(
             f"loader processes need {needed / 1e6:.0f} MB in {SHARED}, and {free / 1e6:.0f} are free; give the "
-            "container more (docker run --shm-size), or take fewer: --set workers=0 loads without"
+            "container more (docker run --shm-size), or use fewer: --set workers=0 needs none"
         )

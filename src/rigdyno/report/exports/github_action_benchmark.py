@@ -1,25 +1,32 @@
-"""For github-action-benchmark, tool `customBiggerIsBetter`: a list of figures, each with its interval as a text."""
+"""Export to github-action-benchmark, tool `customBiggerIsBetter`: a list of figures, each with its interval as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rigdyno.analyse.matching import figures_by_name
+from rigdyno.base.files import write_json
+from rigdyno.report.export_data import ExportedRun, list_measurements
 from rigdyno.schema.estimate import Estimate
 from rigdyno.schema.measured import KindFigures, Measurement
 from rigdyno.schema.metric import THROUGHPUT, Metric
 
 
+def write(runs: Sequence[ExportedRun], path: Path) -> None:
+    write_json(path, document(list_measurements(runs)))
+
+
 def document(measurements: Sequence[Measurement]) -> list[dict[str, object]]:
     return [
-        _entry(name if metric.name == THROUGHPUT.name else f"{name}, {metric.name}", metric, figure)
+        _make_entry(name if metric.name == THROUGHPUT.name else f"{name}, {metric.name}", metric, figure)
         for name, figures in figures_by_name(measurements).items()
-        for metric, figure in _bigger_is_better(figures)
+        for metric, figure in _select_bigger_is_better(figures)
     ]
 
 
-def _bigger_is_better(figures: KindFigures) -> Iterator[tuple[Metric, Estimate]]:
-    """Joules an item as items a joule; the time of a step says what its rate says."""
+def _select_bigger_is_better(figures: KindFigures) -> Iterator[tuple[Metric, Estimate]]:
+    """Yield the figures of which more is better: rates, and items per joule. Step times only repeat the rates."""
     for metric, figure in figures.by_metric():
         if metric.better == "higher":
             yield metric, figure
@@ -29,7 +36,7 @@ def _bigger_is_better(figures: KindFigures) -> Iterator[tuple[Metric, Estimate]]
         yield Metric(name="items per joule", unit=unit, better="higher"), energy.mapped(lambda each: 1 / each, unit)
 
 
-def _entry(name: str, metric: Metric, figure: Estimate) -> dict[str, object]:
+def _make_entry(name: str, metric: Metric, figure: Estimate) -> dict[str, object]:
     entry: dict[str, object] = {"name": name, "unit": metric.unit, "value": figure.value}
     if figure.interval is not None:
         low, high = figure.interval

@@ -1,4 +1,4 @@
-"""How figures are drawn: one file for each kind, found by its name.
+"""Each file draws one kind of figure, with a function `chart(figure)` that returns an Altair chart.
 
-Each has a function `chart(figure)` that gives an Altair chart. Files with a leading underscore are what they share.
+What several kinds share belongs in report/drawing/.
 """

@@ -1,4 +1,4 @@
-"""A curve against its ideal, over devices, batches or sizes: points with intervals; no line crosses a gap."""
+"""Draw a curve and its ideal over devices, batches or sizes: points with intervals; no line crosses a gap."""
 
 from __future__ import annotations
 
@@ -6,48 +6,49 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rigdyno.report.figures import _layers
-from rigdyno.report.figures._rows import Unit, log_ticks, rows_of, values_of, wants_log, x_unit, y_unit
-from rigdyno.report.figures._style import HEIGHT, WIDTH, is_doubtful, styles_of
+from rigdyno.report.drawing import layers
+from rigdyno.report.drawing.rows import Unit, list_values, log_ticks, make_rows, wants_log, x_unit, y_unit
+from rigdyno.report.drawing.style import HEIGHT, WIDTH, choose_styles, is_doubtful
 from rigdyno.schema.figure import Axis, Figure, Series
 
 if TYPE_CHECKING:
     import altair as alt
 
-MOST_COUNTS = 12  # that have a tick each
-WIDE_ALONG = 16  # the largest x over the smallest from which on the axis is a logarithm's
+MOST_COUNTS = 12  # number of x values up to which each has a tick
+
+WIDE_ALONG = 16  # ratio of the largest x to the smallest from which the x axis is logarithmic
 
 
 def chart(figure: Figure) -> alt.LayerChart:
     import altair as alt
 
     panel, x = figure.panels[0], x_unit(figure)
-    unit, styles = y_unit(panel), styles_of(panel.series, doubtful=is_doubtful(figure))
-    place = x_axis(figure, x)
-    y = y_axis(panel.y, unit, values_of(panel.series), log=wants_log(panel.y, panel.series))
-    rows = [row for series in panel.series for row in rows_of(series, unit, x)]
-    marked = [row for series in panel.series if has_points(series) for row in rows_of(series, unit, x)]
-    layers = [
-        *_layers.bands(panel, unit),
-        _layers.lines(rows, panel.series, styles, place, y),
-        *_layers.intervals(marked, across=False, place={"x": place}),
-        _layers.points(marked, panel.series, styles, place, y),
-        *_layers.words_on(figure, marked, place, y, dy=-14),
-        *_layers.events(figure.events, x, middle(figure)),
-        *_layers.stamp(figure, WIDTH, HEIGHT),
+    unit, styles = y_unit(panel), choose_styles(panel.series, doubtful=is_doubtful(figure))
+    x_encoding = x_axis(figure, x)
+    y = y_axis(panel.y, unit, list_values(panel.series), log=wants_log(panel.y, panel.series))
+    rows = [row for series in panel.series for row in make_rows(series, unit, x)]
+    marked = [row for series in panel.series if has_points(series) for row in make_rows(series, unit, x)]
+    all_layers = [
+        *layers.draw_bands(panel, unit),
+        layers.draw_lines(rows, panel.series, styles, x_encoding, y),
+        *layers.draw_intervals(marked, across=False, position={"x": x_encoding}),
+        layers.draw_points(marked, panel.series, styles, x_encoding, y),
+        *layers.draw_verdicts(figure, marked, x_encoding, y, dy=-14),
+        *layers.draw_events(figure.events, x, middle_of_x(figure)),
+        *layers.draw_stamp(figure, WIDTH, HEIGHT),
     ]
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    return alt.layer(*all_layers).properties(width=WIDTH, height=HEIGHT)
 
 
-def middle(figure: Figure) -> float:
-    """Of what the x axis shows: words of events behind it lie to their left."""
-    xs = numbers_along(figure)
+def middle_of_x(figure: Figure) -> float:
+    """Return the middle of the x axis: labels of events beyond it are drawn to their left."""
+    xs = list_x_values(figure)
     if not xs:
         return math.inf
     return math.sqrt(xs[0] * xs[-1]) if _is_log(figure, xs) else (xs[0] + xs[-1]) / 2
 
 
-def numbers_along(figure: Figure) -> list[float]:
+def list_x_values(figure: Figure) -> list[float]:
     return sorted({datum.x for series in figure.series for datum in series.data if not isinstance(datum.x, str)})
 
 
@@ -58,7 +59,7 @@ def _is_log(figure: Figure, xs: Sequence[float]) -> bool:
 
 
 def has_points(series: Series) -> bool:
-    """What is only thought of has no values of its own."""
+    """Return whether a series has measured or predicted values: ideals and limits are only lines."""
     return series.role not in ("ideal", "limit")
 
 
@@ -66,7 +67,7 @@ def x_axis(figure: Figure, unit: Unit) -> Any:
     import altair as alt
 
     counts = figure.x.along in ("devices", "nodes", "batch")
-    xs = numbers_along(figure)
+    xs = list_x_values(figure)
     log = _is_log(figure, xs)
     shown = [value * unit.factor for value in xs]
     few = shown if counts and len(xs) <= MOST_COUNTS else log_ticks(shown) if log and not counts else None

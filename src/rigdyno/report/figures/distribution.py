@@ -1,12 +1,12 @@
-"""How often steps took how long: a histogram from zero, with the part that was cut marked."""
+"""Draw a histogram of step times, with the steps that were cut as warm-up marked."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rigdyno.report.figures import _layers
-from rigdyno.report.figures._rows import rows_of, unit_of, x_unit, y_unit
-from rigdyno.report.figures._style import HEIGHT, WIDTH, is_doubtful, styles_of
+from rigdyno.report.drawing import layers
+from rigdyno.report.drawing.rows import choose_unit, make_rows, x_unit, y_unit
+from rigdyno.report.drawing.style import HEIGHT, WIDTH, choose_styles, is_doubtful
 from rigdyno.schema.figure import Figure
 
 if TYPE_CHECKING:
@@ -17,15 +17,15 @@ def chart(figure: Figure) -> alt.LayerChart:
     import altair as alt
 
     panel, x = figure.panels[0], x_unit(figure)
-    unit, styles = y_unit(panel), styles_of(panel.series, doubtful=is_doubtful(figure))
+    unit, styles = y_unit(panel), choose_styles(panel.series, doubtful=is_doubtful(figure))
     ends = [datum.x_end for series in panel.series for datum in series.data if datum.x_end is not None]
-    x = unit_of(figure.x, ends) if ends else x
-    # A bar of no height would only be read out.
-    rows = [row for series in panel.series for row in rows_of(series, unit, x) if row["y"]]
-    fills = _layers.scale_of(panel.series, [style.fill for style in styles])
-    strokes = _layers.scale_of(panel.series, [style.colour for style in styles])
-    legend = _layers.legend_or_none(panel.series, symbolType="square")
-    bars = _layers.data(rows).mark_bar(strokeWidth=0.8).encode(
+    x = choose_unit(figure.x, ends) if ends else x
+    # Without bars of no height: a screen reader would read them out.
+    rows = [row for series in panel.series for row in make_rows(series, unit, x) if row["y"]]
+    fills = layers.make_scale(panel.series, [style.fill for style in styles])
+    strokes = layers.make_scale(panel.series, [style.colour for style in styles])
+    legend = layers.make_legend(panel.series, symbolType="square")
+    bars = layers.plot_rows(rows).mark_bar(strokeWidth=0.8).encode(
         x=alt.X("x:Q", axis=alt.Axis(title=x.title(figure.x)), scale=alt.Scale(zero=False, nice=True)),
         x2=alt.X2("x_end:Q"),
         y=alt.Y("y:Q", axis=alt.Axis(title=unit.title(panel.y)), scale=alt.Scale(zero=True)),
@@ -34,9 +34,9 @@ def chart(figure: Figure) -> alt.LayerChart:
         stroke=alt.Stroke("series:N", scale=strokes, legend=legend),
         description=alt.Description("said:N"),
     )  # fmt: skip
-    layers = [
+    all_layers = [
         bars,
-        *_layers.events(figure.events, x, right_of=max(ends, default=0.0) * 0.75),
-        *_layers.stamp(figure, WIDTH, HEIGHT),
+        *layers.draw_events(figure.events, x, right_of=max(ends, default=0.0) * 0.75),
+        *layers.draw_stamp(figure, WIDTH, HEIGHT),
     ]
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    return alt.layer(*all_layers).properties(width=WIDTH, height=HEIGHT)

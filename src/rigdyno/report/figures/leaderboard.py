@@ -1,4 +1,4 @@
-"""A ranking: the best on top, this store's own rows among the published ones."""
+"""Draw a ranking with the best on top, and the user's own rows among the published ones."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def chart(figure: Figure) -> alt.LayerChart:
     values = sorted(
         (each.value for series in panel.series for each in series.data if each.value is not None), reverse=True
     )
-    ranked = tuple(_ranked(series, values) for series in panel.series)
+    ranked = tuple(_rank_series(series, values) for series in panel.series)
     return bar_chart(figure, replace(panel, series=ranked), ranked=True)
 
 
-def _ranked(series: Series, values: list[float]) -> Series:
-    return replace(series, data=tuple(_with_rank(each, values) for each in series.data if each.value is not None))
+def _rank_series(series: Series, values: list[float]) -> Series:
+    return replace(series, data=tuple(_add_rank(each, values) for each in series.data if each.value is not None))
 
 
-def _with_rank(datum: Datum, values: list[float]) -> Datum:
-    """Those that are equal share a rank. What is this rig's is marked by more than its colour."""
+def _add_rank(datum: Datum, values: list[float]) -> Datum:
+    """Put the rank in front of the name; equal values share a rank."""
     assert datum.value is not None
     return replace(datum, x=f"{values.index(datum.value) + 1}. {datum.x}")

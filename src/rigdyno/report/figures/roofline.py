@@ -1,13 +1,13 @@
-"""A roofline: the most that memory and arithmetic allow, as measured on this machine, and the workloads below it."""
+"""Draw a roofline: the limits of memory and arithmetic as measured on this machine, and the workloads below them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rigdyno.report.figures import _layers
-from rigdyno.report.figures._rows import ChartRow, log_ticks, rows_of, x_unit, y_unit
-from rigdyno.report.figures._style import HEIGHT, INK, WIDTH, is_doubtful, styles_of
+from rigdyno.report.drawing import layers
+from rigdyno.report.drawing.rows import ChartRow, log_ticks, make_rows, x_unit, y_unit
+from rigdyno.report.drawing.style import HEIGHT, INK, WIDTH, choose_styles, is_doubtful
 from rigdyno.schema.figure import Figure
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ def chart(figure: Figure) -> alt.LayerChart:
     import altair as alt
 
     panel, x = figure.panels[0], x_unit(figure)
-    unit, styles = y_unit(panel), styles_of(panel.series, doubtful=is_doubtful(figure))
-    by_series = [(series, _above_zero(rows_of(series, unit, x))) for series in panel.series]
+    unit, styles = y_unit(panel), choose_styles(panel.series, doubtful=is_doubtful(figure))
+    by_series = [(series, _keep_positive(make_rows(series, unit, x))) for series in panel.series]
     every = [row for _, found in by_series for row in found]
     log = alt.Scale(type="log", nice=False, padding=10)
-    place = alt.X(
+    x_encoding = alt.X(
         "x:Q",
         axis=alt.Axis(title=x.title(figure.x), format="~g", values=log_ticks(row["x"] for row in every)),
         scale=log,
@@ -34,18 +34,18 @@ def chart(figure: Figure) -> alt.LayerChart:
     )
     rows = [row for series, found in by_series if series.role == "limit" for row in found]
     dots = [row for series, found in by_series if series.role != "limit" for row in found]
-    labels = _layers.data(dots).mark_text(align="left", dx=9, dy=-7, fontSize=11, color=INK, aria=False)
-    layers = [
-        _layers.lines(rows, panel.series, styles, place, y),
-        *_layers.intervals(dots, across=False, place={"x": place}),
-        _layers.points(dots, panel.series, styles, place, y, size=90),
-        labels.encode(x=place, y=y, text=alt.Text("label:N")),
-        *_layers.words_on(figure, dots, place, y, dy=12, dx=9, align="left"),
-        *_layers.stamp(figure, WIDTH, HEIGHT),
+    labels = layers.plot_rows(dots).mark_text(align="left", dx=9, dy=-7, fontSize=11, color=INK, aria=False)
+    all_layers = [
+        layers.draw_lines(rows, panel.series, styles, x_encoding, y),
+        *layers.draw_intervals(dots, across=False, position={"x": x_encoding}),
+        layers.draw_points(dots, panel.series, styles, x_encoding, y, size=90),
+        labels.encode(x=x_encoding, y=y, text=alt.Text("label:N")),
+        *layers.draw_verdicts(figure, dots, x_encoding, y, dy=12, dx=9, align="left"),
+        *layers.draw_stamp(figure, WIDTH, HEIGHT),
     ]
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    return alt.layer(*all_layers).properties(width=WIDTH, height=HEIGHT)
 
 
-def _above_zero(rows: Iterable[ChartRow]) -> list[ChartRow]:
-    """A log axis has no place for anything else."""
+def _keep_positive(rows: Iterable[ChartRow]) -> list[ChartRow]:
+    """Keep the rows with positive values: a log axis can't show others."""
     return [row for row in rows if row["y"] > 0 and row["x"] > 0]

@@ -1,50 +1,52 @@
-"""Where time goes: a bar for each case, its parts end to end from zero."""
+"""Draw stacked bars of where time goes: one bar per case, its parts end to end from zero."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rigdyno.report.figures import _layers
-from rigdyno.report.figures._rows import ChartRow, Unit, rows_of, unit_of
-from rigdyno.report.figures._style import BAR, DOUBTFUL, HATCHED, INK, PALETTE, PAPER, WIDTH, colour_name, is_doubtful
+from rigdyno.base.units import show_number
+from rigdyno.report.drawing import layers
+from rigdyno.report.drawing.rows import ChartRow, Unit, choose_unit, make_rows
+from rigdyno.report.drawing.style import BAR, DOUBTFUL, HATCHED, INK, PALETTE, PAPER, WIDTH, colour_name, is_doubtful
 from rigdyno.schema.figure import Figure, Panel
-from rigdyno.units import show_number
 
 if TYPE_CHECKING:
     import altair as alt
 
-_LETTER = 6.6  # pixels of a letter of a part's name
+_LETTER = 6.6  # pixels per letter of a part's name
 
 
 def chart(figure: Figure) -> alt.LayerChart:
     import altair as alt
 
     panel = figure.panels[0]
-    unit = unit_of(panel.y, _totals(panel).values())
-    rows = _placed(panel, unit)
+    unit = choose_unit(panel.y, _sum_by_case(panel).values())
+    rows = _stack_parts(panel, unit)
     most = max((row["end"] for row in rows), default=0.0)
     cases = list(dict.fromkeys(row["x"] for row in rows))
     height = (BAR + 10) * max(1, len(cases))
     y = alt.Y("x:N", sort=cases, axis=alt.Axis(title=None, ticks=False, domain=False))
     x = alt.X("start:Q", axis=alt.Axis(title=unit.title(panel.y)), scale=alt.Scale(zero=True))
-    fills = _layers.scale_of(panel.series, _fills(panel, doubtful=is_doubtful(figure)))
-    parts = _layers.data(rows).mark_bar(stroke=PAPER, strokeWidth=1.5, height={"band": 0.78}).encode(
+    fills = layers.make_scale(panel.series, _choose_fills(panel, doubtful=is_doubtful(figure)))
+    parts = layers.plot_rows(rows).mark_bar(stroke=PAPER, strokeWidth=1.5, height={"band": 0.78}).encode(
         x=x, x2=alt.X2("end:Q"), y=y, fill=alt.Fill("series:N", scale=fills, legend=alt.Legend(symbolType="square")),
         description=alt.Description("said:N"),
     )  # fmt: skip
-    inside = _layers.data(_with_room(rows, most)).mark_text(color=PAPER, fontSize=11, fontWeight=600, aria=False)
-    ends = _layers.data(_sums(rows)).mark_text(align="left", dx=6, fontSize=11, color=INK, aria=False)
-    layers = [
+    inside = layers.plot_rows(_find_wide_parts(rows, most)).mark_text(
+        color=PAPER, fontSize=11, fontWeight=600, aria=False
+    )
+    ends = layers.plot_rows(_total_labels(rows)).mark_text(align="left", dx=6, fontSize=11, color=INK, aria=False)
+    all_layers = [
         parts,
         inside.encode(x=alt.X("middle:Q"), y=y, text=alt.Text("series:N")),
         ends.encode(x=alt.X("end:Q"), y=y, text=alt.Text("text:N")),
-        *_layers.stamp(figure, WIDTH, height),
+        *layers.draw_stamp(figure, WIDTH, height),
     ]
-    return alt.layer(*layers).properties(width=WIDTH, height=height)
+    return alt.layer(*all_layers).properties(width=WIDTH, height=height)
 
 
-def _totals(panel: Panel) -> dict[str, float]:
+def _sum_by_case(panel: Panel) -> dict[str, float]:
     found: dict[str, float] = {}
     for series in panel.series:
         for datum in series.data:
@@ -52,32 +54,32 @@ def _totals(panel: Panel) -> dict[str, float]:
     return found
 
 
-def _placed(panel: Panel, unit: Unit) -> list[ChartRow]:
-    """Each part behind the one before. What isn't above zero takes no room: a negative time is no part of one."""
-    reached: dict[str, float] = {}
+def _stack_parts(panel: Panel, unit: Unit) -> list[ChartRow]:
+    """Compute start and end of each part, one after the other. Negative times have no length."""
+    ends: dict[str, float] = {}
     rows = []
-    for row in (row for series in panel.series for row in rows_of(series, unit)):
-        start = reached.get(row["x"], 0.0)
+    for row in (row for series in panel.series for row in make_rows(series, unit)):
+        start = ends.get(row["x"], 0.0)
         end = start + max(0.0, row["y"])
-        reached[row["x"]] = end
+        ends[row["x"]] = end
         rows.append({**row, "start": start, "end": end, "middle": (start + end) / 2})
     return rows
 
 
-def _fills(panel: Panel, *, doubtful: bool) -> list[str]:
-    """Parts of one colour, where there are more than colours, differ in their stripes."""
+def _choose_fills(panel: Panel, *, doubtful: bool) -> list[str]:
+    """Return the fill of each part. If there are more parts than colours, the others are striped."""
     if doubtful:
         return [DOUBTFUL if i % 2 == 0 else HATCHED.format(name="doubtful") for i, _ in enumerate(panel.series)]
     whole, colours = len(PALETTE), [PALETTE[i % len(PALETTE)] for i, _ in enumerate(panel.series)]
     return [c if i < whole else HATCHED.format(name=colour_name(c)) for i, c in enumerate(colours)]
 
 
-def _with_room(rows: Sequence[ChartRow], most: float) -> list[ChartRow]:
-    """Parts that are wide enough for their name."""
+def _find_wide_parts(rows: Sequence[ChartRow], most: float) -> list[ChartRow]:
+    """Return the parts that are wide enough for their name."""
     return [row for row in rows if (row["end"] - row["start"]) * WIDTH > most * (len(row["series"]) * _LETTER + 8)]
 
 
-def _sums(rows: Sequence[ChartRow]) -> list[ChartRow]:
+def _total_labels(rows: Sequence[ChartRow]) -> list[ChartRow]:
     ends: dict[str, float] = {}
     for row in rows:
         ends[row["x"]] = max(ends.get(row["x"], 0.0), row["end"])

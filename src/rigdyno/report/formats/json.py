@@ -1,10 +1,10 @@
-"""The report as one JSON document; docs/view.schema.json describes it."""
+"""Render a view as one JSON document; docs/view.schema.json describes it."""
 
 from __future__ import annotations
 
 import msgspec
 
-from rigdyno.report.page import Page
+from rigdyno.report.text import Page
 from rigdyno.schema.view import View
 
 

@@ -1,4 +1,4 @@
-"""The report on a terminal, or as plain text in a pipe."""
+"""Render a view for a terminal, or as plain text for a pipe."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table as RichTable
 
-from rigdyno.report.format_entry import cell_text, missing_reasons
-from rigdyno.report.page import Page
-from rigdyno.report.plot import figure_lines
+from rigdyno.report.plot import draw_figure_as_text
+from rigdyno.report.text import Page, format_cell, list_missing_reasons
 from rigdyno.schema.estimate import Estimate, Validity
 from rigdyno.schema.view import Row, Table, View
 
 _STATUS_STYLES = {"VALID": "green", "SUSPECT": "yellow", "INVALID": "bold red", "FAILED": "bold red", "SKIPPED": "dim"}
 
-WIDE = 110  # columns from which on a value and its interval stand side by side
+WIDE = 110  # columns of a page from which a value and its interval share a line
 
 
 def render(view: View, page: Page) -> str:
@@ -29,7 +28,7 @@ def render(view: View, page: Page) -> str:
         force_terminal=page.colour,
         no_color=not page.colour,
         highlight=False,
-        emoji=False,  # a label ':car:' stays what it is
+        emoji=False,  # else a label ':car:' would become an emoji
         soft_wrap=False,
     )
     console.print(f"[bold]{escape(view.title)}[/bold]")
@@ -38,67 +37,67 @@ def render(view: View, page: Page) -> str:
     for doubt in view.doubts:
         console.print(f"[yellow]doubtful:[/yellow] {escape(doubt)}")
     for table in view.tables:
-        _table(console, table, page)
-    for lines in filter(None, (figure_lines(figure, page.width) for figure in view.figures)):
+        _print_table(console, table, page)
+    for lines in filter(None, (draw_figure_as_text(figure, page.width) for figure in view.figures)):
         console.print()
         console.print("\n".join(lines), markup=False, no_wrap=True, crop=False)
-    _sentences(console, view)
+    _print_sentences(console, view)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def _table(console: Console, table: Table, page: Page) -> None:
+def _print_table(console: Console, table: Table, page: Page) -> None:
     console.print()
-    console.print(escape(table.title))  # not as the table's own title: that one is folded to a narrow table's width
+    console.print(escape(table.title))  # not as the table's title, which is wrapped to the width of the table
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
         drawn.add_column(column.title, justify="right" if column.numeric else "left", overflow="fold")
-    if has_last_column(table):
-        drawn.add_column(last_title(table))
+    if needs_last_column(table):
+        drawn.add_column(title_last_column(table))
     for row in table.rows:
-        drawn.add_row(*_cells(table, row, page), style="" if row.origin == "measured" else "dim")
+        drawn.add_row(*_format_cells(table, row, page), style="" if row.origin == "measured" else "dim")
     console.print(drawn)
-    for note in (*table_notes(table), *table.notes):
+    for note in (*list_table_notes(table), *table.notes):
         console.print(Padding(escape(note), (0, 0, 0, 2)), style="dim")
 
 
-def has_last_column(table: Table) -> bool:
-    """The one that tells a verdict, or where a row comes from."""
+def needs_last_column(table: Table) -> bool:
+    """Return whether a table needs a last column, for the verdict or the origin of its rows."""
     return any(row.status or row.origin != "measured" for row in table.rows)
 
 
-def last_title(table: Table) -> str:
+def title_last_column(table: Table) -> str:
     return "verdict" if any(row.status or row.origin == "published" for row in table.rows) else "origin"
 
 
-def _cells(table: Table, row: Row, page: Page) -> list[str]:
-    texts = [cell_text(column, row.entries.get(column.key)) for column in table.columns]
+def _format_cells(table: Table, row: Row, page: Page) -> list[str]:
+    texts = [format_cell(column, row.entries.get(column.key)) for column in table.columns]
     if page.width < WIDE:
-        texts = [text.replace(" [", "\n[") for text in texts]  # an interval stays in one piece
+        texts = [text.replace(" [", "\n[") for text in texts]  # an interval is never broken
     cells = [escape(text) for text in texts]
     if row.status:
         style = _STATUS_STYLES[row.status]
         cells.append(f"[{style}]{row.status}[/{style}]")
-    elif has_last_column(table):
+    elif needs_last_column(table):
         cells.append(row.origin)
     return cells
 
 
-def table_notes(table: Table) -> list[str]:
-    """Why a figure is missing, and how the intervals were made: each once."""
-    return [*row_notes(table), *interval_methods(table)]
+def list_table_notes(table: Table) -> list[str]:
+    """Say why figures are missing and how the intervals were computed, each once."""
+    return [*list_row_notes(table), *list_interval_methods(table)]
 
 
-def row_notes(table: Table) -> list[str]:
+def list_row_notes(table: Table) -> list[str]:
     notes = []
     for row in table.rows:
         prefix = f"{name}: " if (name := table.name_of(row)) else ""
-        notes += [f"{prefix}{note}" for note in (*missing_reasons(row.entries), *row.notes)]
+        notes += [f"{prefix}{note}" for note in (*list_missing_reasons(row.entries), *row.notes)]
     return notes
 
 
-def interval_methods(table: Table) -> list[str]:
+def list_interval_methods(table: Table) -> list[str]:
     methods = dict.fromkeys(
-        f"[low, high]: {_kind_of_interval(entry)}{entry.method}"
+        f"[low, high]: {_describe_interval(entry)}{entry.method}"
         for row in table.rows
         for entry in row.entries.values()
         if isinstance(entry, Estimate) and entry.interval is not None
@@ -106,14 +105,14 @@ def interval_methods(table: Table) -> list[str]:
     return list(methods)
 
 
-def _kind_of_interval(entry: Estimate) -> str:
+def _describe_interval(entry: Estimate) -> str:
     return "" if entry.confidence is None else f"{100 * entry.confidence:.0f} % interval, "
 
 
-def _sentences(console: Console, view: View) -> None:
+def _print_sentences(console: Console, view: View) -> None:
     console.print()
     if view.validity is not None:
-        _verdict(console, view.validity)
+        _print_verdict(console, view.validity)
     if view.noise is not None:
         console.print(escape(view.noise.text))
     for sentence in (*view.standing, *view.closing):
@@ -128,7 +127,7 @@ def _sentences(console: Console, view: View) -> None:
             console.print(f"  {escape(command)}")
 
 
-def _verdict(console: Console, validity: Validity) -> None:
+def _print_verdict(console: Console, validity: Validity) -> None:
     style = _STATUS_STYLES[validity.verdict]
     clear = "" if validity.reasons else ": nothing found that would spoil the figures"
     console.print(f"Verdict: [{style}]{validity.verdict}[/{style}]{clear}")

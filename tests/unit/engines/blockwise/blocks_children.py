@@ -1,4 +1,4 @@
-"""Workers as real processes, driven line by line through their pipes; none outlives the test."""
+"""Worker processes that tests control line by line through pipes; none outlives its test."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from rigdyno.processes import die_with_parent
+from rigdyno.base.processes import die_with_parent
 die_with_parent(int(sys.argv.pop(1)))
 
-# The package imports torch, which takes longer than most of these workers live: they only need its modules.
+# Replace the package by an empty one: these workers only need some of its modules, and must start quickly.
 package = ModuleType("rigdyno.engines.blockwise")
 package.__path__ = [str(Path(find_spec("rigdyno.engines").origin).with_name("blockwise"))]
 sys.modules[package.__name__] = package
@@ -75,7 +75,7 @@ def ended_well(child: subprocess.Popen[str]) -> str:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Waits for something that another thread or process does."""
+    """Wait for something that another thread or process does."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain until {what}"

@@ -1,4 +1,4 @@
-"""A small volume, a network that anybody can compute, and an output that counts how often it was written."""
+"""A small volume, a trivial network, and an output that counts how often each voxel was written."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx
-from rigdyno.engines.blockwise.grid import Grid
+from rigdyno.engines.blockwise.boxes import Box, Grid, Zyx
+from rigdyno.engines.blockwise.interfaces import Array, Reading
 from rigdyno.engines.blockwise.journal import Journal
 from rigdyno.engines.blockwise.pipeline import run_blocks
-from rigdyno.engines.blockwise.ports import Array, Reading
-from rigdyno.engines.blockwise.watching import Silent, Summary
+from rigdyno.engines.blockwise.watching import SilentWatcher, Summary
 
 
 class Work:
-    """Each step may be exchanged by assigning to it; `run` is one run of a worker."""
+    """A job whose steps tests may replace; `run` is one run of a worker."""
 
     def __init__(self, folder: Path, shape: Zyx = (9, 10, 11), block: Zyx = (4, 4, 4)) -> None:
         self.grid = Grid(shape, block)
@@ -24,7 +23,7 @@ class Work:
         self.volume = np.random.default_rng(0).integers(0, 1000, shape)
         self.output = np.zeros(shape, np.int64)
         self.times_written = np.zeros(shape, int)
-        Journal.lay_out(folder, len(self.grid))
+        Journal.create(folder, len(self.grid))
 
     def read(self, box: Box) -> Reading:
         return Reading(self.volume[box.slices()].copy())
@@ -43,7 +42,8 @@ class Work:
         with Journal(self.folder, len(self.grid)) as self.journal:
             return run_blocks(
                 journal=self.journal, grid=self.grid, read=self.read, predict=self.predict, encode=self.encode,
-                write=self.write, readers=readers, writers=writers, ahead=ahead, **{"watcher": Silent(), **options},
+                write=self.write, readers=readers, writers=writers, ahead=ahead,
+                **{"watcher": SilentWatcher(), **options},
             )  # fmt: skip
 
     @property
@@ -55,34 +55,34 @@ class Work:
 
 
 class Notes:
-    """A watcher that writes everything down, and finds out if two threads tell it something at once."""
+    """A watcher that records all calls, and checks that no two threads call it at once."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
-        self._alone = threading.Lock()
+        self.calls: list[tuple[object, ...]] = []
+        self._mutex = threading.Lock()
 
-    def started(self, *told: object) -> None:
-        self._note("started", *told)
+    def started(self, *values: object) -> None:
+        self._note("started", *values)
 
-    def block_done(self, *told: object) -> None:
-        self._note("done", *told)
+    def block_done(self, *values: object) -> None:
+        self._note("done", *values)
 
-    def block_skipped(self, *told: object) -> None:
-        self._note("skipped", *told)
+    def block_skipped(self, *values: object) -> None:
+        self._note("skipped", *values)
 
-    def block_failed(self, *told: object) -> None:
-        self._note("failed", *told)
+    def block_failed(self, *values: object) -> None:
+        self._note("failed", *values)
 
-    def waiting_for_others(self, *told: object) -> None:
-        self._note("waiting", *told)
+    def waiting_for_others(self, *values: object) -> None:
+        self._note("waiting", *values)
 
-    def over(self, *told: object) -> None:
-        self._note("over", *told)
+    def over(self, *values: object) -> None:
+        self._note("over", *values)
 
-    def _note(self, *told: object) -> None:
-        assert self._alone.acquire(blocking=False)
-        self.told.append(told)
-        self._alone.release()
+    def _note(self, *values: object) -> None:
+        assert self._mutex.acquire(blocking=False)
+        self.calls.append(values)
+        self._mutex.release()
 
-    def of(self, kind: str) -> list[tuple[object, ...]]:
-        return [rest for what, *rest in self.told if what == kind]
+    def find(self, kind: str) -> list[tuple[object, ...]]:
+        return [rest for what, *rest in self.calls if what == kind]

@@ -1,4 +1,4 @@
-"""Networks for tests, what they must give, and what they do give block by block."""
+"""Networks for tests, their expected outputs, and their outputs block by block."""
 
 from __future__ import annotations
 
@@ -7,48 +7,45 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rigdyno.engines.blockwise.boxes import Zyx
-from rigdyno.engines.blockwise.network.building import network_of
+from rigdyno.engines.blockwise.boxes import Zyx, round_up
 from rigdyno.engines.blockwise.network.graph import Network
-from rigdyno.engines.blockwise.network.running import run
-from rigdyno.engines.blockwise.network.simplify import simplified
-from rigdyno.engines.blockwise.network.spans import rounded_up
-from rigdyno.engines.blockwise.network.tracing import traced
-from rigdyno.engines.blockwise.network.trimming import Trimming
+from rigdyno.engines.blockwise.network.simplify import simplify_network
+from rigdyno.engines.blockwise.network.tracing import trace_module
+from rigdyno.engines.blockwise.network.understood import Trimming, build_network, run_network
 
-WITHIN = 2e-5  # of the answer's range: float32 in another order of adding up
+WITHIN = 2e-5  # share of the output range; float32 sums in another order
 
 
-def lively(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Norms as they are after training, weights that neither fade nor explode."""
-    chance = torch.Generator().manual_seed(seed)
+def randomise_norms(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Give norms random statistics and weights, as after training."""
+    generator = torch.Generator().manual_seed(seed)
     for own in module.modules():
         if isinstance(own, nn.BatchNorm3d) and own.running_mean is not None:
-            own.running_mean.normal_(0.0, 0.5, generator=chance)
-            own.running_var.uniform_(0.5, 2.0, generator=chance)
+            own.running_mean.normal_(0.0, 0.5, generator=generator)
+            own.running_var.uniform_(0.5, 2.0, generator=generator)
             if own.affine:
-                nn.init.normal_(own.weight, 1.0, 0.3, generator=chance)
-                nn.init.normal_(own.bias, 0.0, 0.5, generator=chance)
+                nn.init.normal_(own.weight, 1.0, 0.3, generator=generator)
+                nn.init.normal_(own.bias, 0.0, 0.5, generator=generator)
     return module.eval()
 
 
 def both_graphs(module: nn.Module, channels: int, shape: Zyx) -> list[Network]:
-    plain = network_of(traced(module, channels, shape))
-    return [plain, simplified(plain)]
+    plain = build_network(trace_module(module, channels, shape))
+    return [plain, simplify_network(plain)]
 
 
 def full_shape(trimming: Trimming, size: Zyx, halo: Zyx) -> Zyx:
-    z, y, x = (rounded_up(length, step) + 2 * own for length, step, own in zip(size, trimming.step, halo, strict=True))
+    z, y, x = (round_up(length, step) + 2 * own for length, step, own in zip(size, trimming.step, halo, strict=True))
     return z, y, x
 
 
 def sizes(step: Zyx) -> st.SearchStrategy[Zyx]:
-    """One voxel, a whole block, one more than that, an odd number."""
+    """Draw sizes: one voxel, a whole step, one more than that, an odd number."""
     return st.tuples(*(st.sampled_from([1, own, own + 1, 2 * own - 1]) for own in step))
 
 
 def some_halos(trimming: Trimming) -> list[Zyx]:
-    """None, or the least that will do; some; all that counts; more than that."""
+    """Return the least halo, a small one, the exact one, and a larger one."""
     least, step = trimming.least_halo(), trimming.step
     exact = tuple(map(max, trimming.exact_halo, least))
     return [least, tuple(map(max, step, least)), exact, tuple(map(sum, zip(exact, step, strict=True)))]
@@ -61,7 +58,7 @@ def part(tensor: Tensor, start: Zyx, shape: Zyx) -> Tensor:
 
 
 def expected(module: nn.Module, block: Tensor, size: Zyx, halo: Zyx, margin: Zyx) -> Tensor:
-    """The whole network on the whole block, in double precision, and then cut."""
+    """Run the original network on the whole block in double precision, and crop the result."""
     doubled = module.double()
     with torch.no_grad():
         answer = doubled(block.double())
@@ -71,10 +68,10 @@ def expected(module: nn.Module, block: Tensor, size: Zyx, halo: Zyx, margin: Zyx
 
 
 def blockwise(network: Network, trimming: Trimming, block: Tensor, size: Zyx, halo: Zyx) -> Tensor:
-    placement = trimming.placement(size, halo)
+    placement = trimming.compute_placement(size, halo)
     z, y, x = (start + own for start, own in zip(placement.read.start, halo, strict=True))
     with torch.no_grad():
-        return run(network, placement, part(block, (z, y, x), placement.read.shape))
+        return run_network(network, placement, part(block, (z, y, x), placement.read.shape))
 
 
 def assert_close(found: Tensor, wanted: Tensor, within: float = WITHIN) -> None:
@@ -85,7 +82,7 @@ def assert_close(found: Tensor, wanted: Tensor, within: float = WITHIN) -> None:
 
 
 class Same(nn.Module):
-    """Something that looks at one voxel, or a neighbourhood of it, and keeps the size."""
+    """A network that keeps the size of its input."""
 
     def __init__(self, kind: str, body: nn.Module, skipped: int = 0) -> None:
         super().__init__()
@@ -112,7 +109,7 @@ class Same(nn.Module):
 
 
 class Level(nn.Module):
-    """Down, something there, up again, with a skip or without."""
+    """A level of a U-Net: down, inner network, up, with a skip or without."""
 
     def __init__(self, down: nn.Module, inner: nn.Module, up: nn.Module, skip: str) -> None:
         super().__init__()
@@ -161,7 +158,7 @@ def convolutions(draw, inputs: int, outputs: int, valid: bool = False) -> nn.Mod
 
 @st.composite
 def blocks(draw, inputs: int, outputs: int, valid: bool = False) -> nn.Module:
-    """A convolution, and mostly a norm and an activation after it, in either order."""
+    """Draw a convolution, mostly followed by a norm and an activation in either order."""
     norm = draw(st.sampled_from([None, nn.BatchNorm3d(outputs), nn.BatchNorm3d(outputs, affine=False, eps=1e-3)]))
     activation = draw(st.sampled_from([None, *ACTIVATIONS]))
     after = [norm, activation() if activation else None]
@@ -173,8 +170,8 @@ def blocks(draw, inputs: int, outputs: int, valid: bool = False) -> nn.Module:
 
 
 @st.composite
-def shifted(draw, channels: int) -> nn.Module:
-    """Even kernels: one grows the map, the next takes that back."""
+def even_kernels(draw, channels: int) -> nn.Module:
+    """Draw two convolutions with even kernels: the first enlarges the map, the second shrinks it again."""
     kernel = draw(st.sampled_from([2, (2, 1, 2)]))
     padding = tuple(k - 1 for k in three(kernel))
     pair = [nn.Conv3d(channels, channels, kernel, padding=padding), nn.Conv3d(channels, channels, kernel)]
@@ -182,13 +179,13 @@ def shifted(draw, channels: int) -> nn.Module:
 
 
 @st.composite
-def keeping(draw, inputs: int) -> tuple[nn.Module, int]:
+def same_size_networks(draw, inputs: int) -> tuple[nn.Module, int]:
     kind = draw(st.sampled_from(["plain", "plain", "add", "cat", "twice", "constants", "channels", "clamped", "rest"]))
     outputs = draw(st.sampled_from([2, 4, 8, 8, 9]))
     if kind == "rest":
         kind, outputs = draw(st.sampled_from(["arithmetic", "shifted"])), inputs
         if kind == "shifted":
-            return draw(shifted(inputs)), inputs
+            return draw(even_kernels(inputs)), inputs
     if kind in ("add", "arithmetic"):
         outputs = inputs
     body = draw(blocks(inputs, outputs))
@@ -261,7 +258,7 @@ def levels(draw, channels: int, depth: int) -> tuple[nn.Module, int]:
 def chains(draw, channels: int, depth: int, most: int = 3) -> tuple[nn.Module, int]:
     made: list[nn.Module] = []
     for _ in range(draw(st.integers(1, most))):
-        piece, channels = draw(keeping(channels))
+        piece, channels = draw(same_size_networks(channels))
         made.append(piece)
         if depth and draw(st.booleans()):
             piece, channels = draw(levels(channels, depth))
@@ -274,7 +271,7 @@ def chains(draw, channels: int, depth: int, most: int = 3) -> tuple[nn.Module, i
 
 @st.composite
 def random_networks(draw, deepest: int = 2) -> nn.Module:
-    """One channel in; at the ends also without padding, where nothing must fit a skip."""
+    """Draw a network of one input channel; first and last layers may have no padding, as no skip must fit them."""
     torch.manual_seed(draw(st.integers(0, 2**20)))
     depth = draw(st.integers(0, deepest))
     first = draw(blocks(1, draw(st.sampled_from([2, 8, 8])), valid=not depth))
@@ -282,4 +279,4 @@ def random_networks(draw, deepest: int = 2) -> nn.Module:
     ends: list[nn.Module] = [draw(blocks(channels, 3, valid=True))]
     if draw(st.booleans()):
         ends.append(draw(st.sampled_from([nn.MaxPool3d(3, stride=1), nn.AvgPool3d((3, 1, 3), stride=1)])))
-    return lively(nn.Sequential(first, chain, *ends), draw(st.integers(0, 99)))
+    return randomise_norms(nn.Sequential(first, chain, *ends), draw(st.integers(0, 99)))

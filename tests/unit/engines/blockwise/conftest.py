@@ -1,4 +1,4 @@
-"""What tests of blocks, workers and threads start, and what they must not leave behind."""
+"""Fixtures for tests of blocks, workers and threads."""
 
 from __future__ import annotations
 

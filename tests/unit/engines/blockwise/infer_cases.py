@@ -1,4 +1,4 @@
-"""Networks in files, runs whose floats are kept, and the whole volume at once to hold them against."""
+"""Exported networks, runs whose floats are kept, and predictions of a whole volume to compare them with."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import torch
 from torch import nn
 
 from rigdyno.engines.blockwise import Inference, Job
-from rigdyno.engines.blockwise.boxes import Box, whole
-from rigdyno.engines.blockwise.ports import Reading, VoxelSize
+from rigdyno.engines.blockwise.boxes import Box, whole_box
+from rigdyno.engines.blockwise.interfaces import Reading, VoxelSize
 from rigdyno.engines.blockwise.volumes.ome_zarr_output import OmeZarrOutput
 
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """For fixtures that serve several tests: `one_thread` serves one."""
+    """Use one thread in a fixture of wider scope; the fixture `one_thread` is for single tests."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def exported(file: Path, module: nn.Module, channels: int = 1, edge: int = 36) -> str:
-    """Read back in milliseconds, while tracing takes a second each time."""
+def export_network(file: Path, module: nn.Module, channels: int = 1, edge: int = 36) -> str:
+    """Export a module to a file, which is read in milliseconds, while tracing takes a second."""
     example = torch.zeros(1, channels, edge, edge, edge)
     torch.export.save(torch.export.export(module.eval(), (example,)), file)
     return str(file)
 
 
-class Fake:
-    """A volume in memory, or as large as anybody likes: `values` are channels, z, y, x, or a function of a box."""
+class FakeVolume:
+    """A volume in memory, or of any size: `values` are channels, z, y, x, or a function of a box."""
 
     def __init__(self, values, shape=None, dtype=None):
         self.location, self.chunk, self.voxel_size = "fake.zarr", (16, 16, 16), VoxelSize()
@@ -45,7 +45,7 @@ class Fake:
         self.read_boxes = []
 
     def read(self, box: Box) -> Reading:
-        assert box.within(whole(self.shape)) == box
+        assert box.within(whole_box(self.shape)) == box
         self.read_boxes.append(box)
         return Reading(self._values(box) if callable(self._values) else self._values[(slice(None), *box.slices())])
 
@@ -53,8 +53,8 @@ class Fake:
         return "fake"
 
 
-def mirrored(values: np.ndarray, halo, end) -> np.ndarray:
-    """`values` with so much around them, and up to `end` behind; NumPy repeats the mirroring where it must."""
+def pad_mirrored(values: np.ndarray, halo, end) -> np.ndarray:
+    """Pad values by `halo`, after rounding their lengths up to `end`; NumPy repeats the mirroring if necessary."""
     pads = [
         (0, 0),
         *((own, own + last - length) for own, last, length in zip(halo, end, values.shape[1:], strict=True)),
@@ -66,11 +66,11 @@ def mirrored(values: np.ndarray, halo, end) -> np.ndarray:
     return values
 
 
-def at_once(module: nn.Module, values: np.ndarray, halo, step) -> np.ndarray:
-    """The plain network over the whole volume, mirrored by the halo, and then cut."""
+def predict_whole(module: nn.Module, values: np.ndarray, halo, step) -> np.ndarray:
+    """Predict the whole volume in one piece, padded by the halo, and crop the result."""
     shape = values.shape[1:]
     end = [-(-length // own) * own for length, own in zip(shape, step, strict=True)]
-    block = torch.from_numpy(mirrored(values.astype(np.float32), halo, end))[None]
+    block = torch.from_numpy(pad_mirrored(values.astype(np.float32), halo, end))[None]
     with torch.no_grad():
         answer = module(block)[0].numpy()
     lost = [(a - b) // 2 for a, b in zip(block.shape[2:], answer.shape[1:], strict=True)]
@@ -80,14 +80,14 @@ def at_once(module: nn.Module, values: np.ndarray, halo, step) -> np.ndarray:
 
 @dataclass
 class Kept:
-    """What a run would have stored, before it is rounded, and how often each voxel was written."""
+    """The values of a run before rounding, and how often each voxel was written."""
 
     values: np.ndarray
     times: np.ndarray
     done: object
 
 
-def kept_floats(monkeypatch, job: Job) -> Kept:
+def run_keeping_floats(monkeypatch, job: Job) -> Kept:
     inference = Inference(job)
     shape, channels = inference.volume.shape, inference.loaded.model.channels_out
     kept = Kept(np.full((channels, *shape), np.nan, np.float32), np.zeros(shape, int), None)
@@ -103,6 +103,6 @@ def kept_floats(monkeypatch, job: Job) -> Kept:
     return kept
 
 
-def stored(folder: str | Path) -> np.ndarray:
+def read_stored(folder: str | Path) -> np.ndarray:
     output = OmeZarrOutput.open(str(folder))
-    return output.read(whole(output.shape))
+    return output.read(whole_box(output.shape))

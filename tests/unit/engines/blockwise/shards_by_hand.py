@@ -1,4 +1,4 @@
-"""Zarr's sharding codec, read without any library: the index at the end, its checksum, the headers of the chunks.
+"""Read zarr's sharding codec without any library: the index at the end, its checksum, the chunk headers.
 
 https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed/index.html
 """
@@ -12,7 +12,7 @@ NOTHING = 2**64 - 1
 
 
 def crc32c(content):
-    """Castagnoli's polynomial, bit by bit (RFC 3720, appendix B.4)."""
+    """Compute the CRC with Castagnoli's polynomial bit by bit (RFC 3720, appendix B.4)."""
     register = 0xFFFFFFFF
     for byte in content:
         register ^= byte
@@ -21,13 +21,13 @@ def crc32c(content):
     return register ^ 0xFFFFFFFF
 
 
-def chunks_of(file, shard, chunk):
-    """Offset and length of each chunk of a shard, in the order of the index; ValueError if it isn't complete."""
+def read_index(file, shard, chunk):
+    """Return offset and length of each chunk of a shard, in the order of the index; raise ValueError if damaged."""
     content = file.read_bytes()
     number = prod(whole // part for whole, part in zip(shard, chunk, strict=True))
     index, checksum = content[-16 * number - 4 : -4], content[-4:]
     if len(index) != 16 * number or struct.unpack("<I", checksum)[0] != crc32c(index):
-        raise ValueError(f"{file} has no sound index")
+        raise ValueError(f"{file} has a damaged index")
     entries = list(struct.iter_unpack("<QQ", index))
     stored = sorted(entry for entry in entries if entry != (NOTHING, NOTHING))
     ends = [0, *(offset + length for offset, length in stored)]
@@ -40,7 +40,7 @@ def chunks_of(file, shard, chunk):
 
 
 def size_in_zstd_frame(content):
-    """The length that a chunk will have, and whether it carries a checksum (RFC 8878, section 3.1.1)."""
+    """Return the decompressed length of a chunk, and whether it has a checksum (RFC 8878, section 3.1.1)."""
     assert content[:4] == ZSTD_MAGIC
     descriptor = content[4]
     assert descriptor & SINGLE_SEGMENT_BIT

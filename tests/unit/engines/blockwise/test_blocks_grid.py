@@ -1,13 +1,12 @@
-"""The grid: every voxel once, in C order, for any shape."""
+"""The grid covers every voxel once, in C order, for any shape."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rigdyno.engines.blockwise.boxes import Box
+from rigdyno.engines.blockwise.boxes import Box, Grid
 from rigdyno.engines.blockwise.errors import BadSetting
-from rigdyno.engines.blockwise.grid import Grid
 
 shapes = st.tuples(*[st.integers(1, 14)] * 3)
 blocks = st.tuples(*[st.integers(1, 20)] * 3)
@@ -31,7 +30,7 @@ def test_blocks_are_in_c_order_and_know_their_index(shape, block):
     assert [grid.index_of(box) for box in boxes] == list(range(len(grid)))
 
 
-def test_as_one_would_write_it():
+def test_boxes_are_formatted_as_slices():
     grid = Grid((5, 4, 7), (4, 4, 4))
     assert list(map(str, grid)) == [
         "[0:4, 0:4, 0:4]", "[0:4, 0:4, 4:7]", "[4:5, 0:4, 0:4]", "[4:5, 0:4, 4:7]",
@@ -46,7 +45,7 @@ def test_hundreds_of_millions_of_blocks_take_no_memory():
 
 
 @pytest.mark.parametrize("index", [-1, 4])
-def test_no_such_block(index):
+def test_an_index_out_of_range_is_refused(index):
     with pytest.raises(IndexError, match="no block"):
         Grid((5, 4, 7), (4, 4, 4))[index]
 
@@ -61,12 +60,12 @@ def test_no_such_block(index):
         Box((8, 0, 0), (12, 4, 4)),
     ],
 )
-def test_a_box_that_is_no_block(box):
-    with pytest.raises(BadSetting, match="no block of this grid"):
+def test_a_box_off_the_grid_has_no_index(box):
+    with pytest.raises(BadSetting, match="isn't a block of this grid"):
         Grid((5, 4, 7), (4, 4, 4)).index_of(box)
 
 
 @pytest.mark.parametrize(("shape", "block"), [((0, 4, 4), (4, 4, 4)), ((4, 4, 4), (4, -1, 4)), ((4, 4), (4, 4))])
-def test_shapes_without_voxels(shape, block):
+def test_shapes_without_voxels_are_refused(shape, block):
     with pytest.raises(BadSetting, match="has no voxels"):
         Grid(shape, block)

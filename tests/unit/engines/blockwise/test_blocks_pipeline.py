@@ -1,4 +1,4 @@
-"""Readers, predictor and writers: the result of a simple loop, and never more blocks in memory than was said."""
+"""The pipeline gives the result of a simple loop, with a bounded number of blocks in memory."""
 
 import gc
 import itertools
@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rigdyno.engines.blockwise import journal as journal_module
-from rigdyno.engines.blockwise.boxes import Box
+from rigdyno.engines.blockwise.boxes import Box, Grid
 from rigdyno.engines.blockwise.errors import BadRegion, BadSetting
-from rigdyno.engines.blockwise.grid import Grid
-from rigdyno.engines.blockwise.journal import Counts, Journal
-from rigdyno.engines.blockwise.pipeline import SKIP, most_blocks_alive, run_blocks
-from rigdyno.engines.blockwise.ports import Reading
-from rigdyno.engines.blockwise.watching import Silent
+from rigdyno.engines.blockwise.interfaces import Reading
+from rigdyno.engines.blockwise.journal import BlockCounts, Journal
+from rigdyno.engines.blockwise.pipeline import SKIP, max_blocks_in_memory, run_blocks
+from rigdyno.engines.blockwise.watching import SilentWatcher
 
 HOLDS_THREE = """
 from rigdyno.engines.blockwise.journal import Journal
@@ -41,7 +40,7 @@ def test_the_result_is_that_of_a_simple_loop(work):
 
 @settings(max_examples=30, deadline=None)
 @given(*[st.integers(1, 5)] * 3, st.tuples(*[st.integers(1, 6)] * 3))
-def test_for_any_number_of_threads(tmp_path_factory, readers, writers, ahead, shape):
+def test_any_number_of_threads_gives_the_same_result(tmp_path_factory, readers, writers, ahead, shape):
     work = Work(tmp_path_factory.mktemp("work"), shape, (2, 3, 2))
     summary = work.run(readers=readers, writers=writers, ahead=ahead)
     assert work.is_complete()
@@ -53,32 +52,32 @@ def test_a_second_run_finds_nothing_to_do(work):
     notes = Notes()
     assert work.run(watcher=notes).done == 0
     assert work.is_complete()
-    assert notes.of("started") == [[Counts(0, 27, 0, 0)]]
+    assert notes.find("started") == [[BlockCounts(0, 27, 0, 0)]]
 
 
 def test_predict_stays_in_the_calling_thread_and_nothing_else_does(work):
     threads = {"predict": set(), "others": set()}
 
-    def noting(name, step):
-        def noted(*arguments):
+    def record_thread(name, step):
+        def recorded(*arguments):
             threads[name].add(threading.current_thread())
             return step(*arguments)
 
-        return noted
+        return recorded
 
-    work.predict = noting("predict", work.predict)
+    work.predict = record_thread("predict", work.predict)
     for step in ("read", "encode", "write"):
-        setattr(work, step, noting("others", getattr(work, step)))
+        setattr(work, step, record_thread("others", getattr(work, step)))
     work.run()
     assert threads["predict"] == {threading.current_thread()}
     assert threads["others"].isdisjoint(threads["predict"])
 
 
-# How many blocks are alive.
+# Blocks in memory.
 
 
 class Census:
-    """Counts, from the moment a block begins to be read until it has been written, where it is."""
+    """Count the blocks in each stage, from the begin of reading to the end of writing."""
 
     def __init__(self, work, before_writing=lambda: None):
         self._mutex, self._before_writing = threading.Lock(), before_writing
@@ -112,13 +111,13 @@ class Census:
 
 @pytest.mark.parametrize(("readers", "writers", "ahead"), [*itertools.product([1, 3], [1, 2], [1, 4])])
 def test_memory_is_bounded_and_all_of_it_is_used(work, readers, writers, ahead):
-    bound = most_blocks_alive(ahead=ahead, writers=writers)
+    bound = max_blocks_in_memory(ahead=ahead, writers=writers)
     assert bound == ahead + 1 + writers
 
-    def until_all_is_full():
-        until(lambda: census.most_alive >= bound, "all places were taken")
+    def wait_until_full():
+        until(lambda: census.most_alive >= bound, "all slots were taken")
 
-    census = Census(work, until_all_is_full)
+    census = Census(work, wait_until_full)
     work.run(readers=readers, writers=writers, ahead=ahead)
     assert work.is_complete()
     assert census.most_alive == bound
@@ -126,8 +125,8 @@ def test_memory_is_bounded_and_all_of_it_is_used(work, readers, writers, ahead):
     assert census.most_to_write <= writers + 1  # one waits for a writer
 
 
-def test_at_rest_nothing_more_is_referenced(work):
-    """Frames that wait must not hold what they have passed on: a block can be some gigabytes."""
+def test_waiting_threads_hold_no_finished_blocks(work):
+    """A frame that waits must not keep blocks alive that it has passed on: a block can have gigabytes."""
     inputs, outputs, begun, full = weakref.WeakSet(), weakref.WeakSet(), [], threading.Event()
 
     class Cargo(Reading):
@@ -151,19 +150,19 @@ def test_at_rest_nothing_more_is_referenced(work):
     work.read, work.predict, work.encode, work.write = read, predict, lambda predicted: predicted, write
     seen = []
 
-    def look():
+    def count_references():
         try:
-            until(lambda: len(begun) == 4, "all places were taken")
+            until(lambda: len(begun) == 4, "all slots were taken")
             until(lambda: (len(inputs), len(outputs)) == (2, 2), "two blocks were read, and two were predicted")
             gc.collect()
             seen.append((len(inputs), len(outputs)))
         finally:
             full.set()
 
-    looking = threading.Thread(target=look)
-    looking.start()
+    counting = threading.Thread(target=count_references)
+    counting.start()
     work.run(readers=1, writers=1, ahead=2)
-    looking.join()
+    counting.join()
     assert seen == [(2, 2)]
 
 
@@ -182,12 +181,12 @@ def test_skipped_blocks_are_neither_predicted_nor_written(work):
     assert work.marks == b"\1" * 9 + b"\2" * 9 + b"\1" * 9
 
 
-def test_all_skipped(work):
+def test_all_blocks_may_be_skipped(work):
     work.read = lambda box: SKIP
     assert work.run(readers=4, ahead=1).skipped == 27
 
 
-def test_a_block_that_can_not_be_read_leaves_the_others_alone(work):
+def test_an_unreadable_block_does_not_affect_the_others(work):
     notes, real = Notes(), work.read
     bad = Box((4, 4, 4), (8, 8, 8))
 
@@ -201,7 +200,7 @@ def test_a_block_that_can_not_be_read_leaves_the_others_alone(work):
     assert (summary.done, summary.failed) == (26, 1)
     (failure,) = summary.failures
     assert (failure.box, failure.reason) == (bad, "chunk 1.1.1 can't be decoded: it is 3 bytes long")
-    assert [box for box, _ in notes.of("failed")] == [bad]
+    assert [box for box, _ in notes.find("failed")] == [bad]
     assert work.marks[work.grid.index_of(bad)] == 3
     work.read = real
     assert work.run().done == 1
@@ -226,45 +225,45 @@ def test_missing_chunks_are_counted(work):
     assert work.run().missing == 9
 
 
-# What is told.
+# Reports.
 
 
-def test_everything_is_told_once_and_by_one_thread_at_a_time(work):
+def test_each_block_is_reported_once_and_by_one_thread_at_a_time(work):
     notes = Notes()
     summary = work.run(readers=3, writers=3, watcher=notes)
-    assert notes.told[0] == ("started", Counts(27, 0, 0, 0))
-    assert notes.told[-1] == ("over", summary)
-    assert sorted(box for box, *_ in notes.of("done")) == sorted(work.grid)
+    assert notes.calls[0] == ("started", BlockCounts(27, 0, 0, 0))
+    assert notes.calls[-1] == ("over", summary)
+    assert sorted(box for box, *_ in notes.find("done")) == sorted(work.grid)
 
 
-def test_where_the_time_went(work):
-    """By a clock that each step moves by hand, in a pipeline that does one thing after the other."""
+def test_the_summary_states_where_the_time_went(work):
+    """Each step advances a manual clock, in a pipeline with one thread of each kind."""
     now, notes = [0.0], Notes()
     real_read, real_predict, real_encode = work.read, work.predict, work.encode
     grid = Grid((4, 4, 4), (4, 4, 4))
-    Journal.lay_out(work.folder, 1)
+    Journal.create(work.folder, 1)
 
-    def takes(seconds, step):
-        def taking(*arguments):
+    def advance_clock(seconds, step):
+        def advancing(*arguments):
             now[0] += seconds
             return step(*arguments)
 
-        return taking
+        return advancing
 
     with Journal(work.folder, 1) as journal:
         summary = run_blocks(
-            journal=journal, grid=grid, read=takes(5, real_read), predict=takes(7, real_predict),
-            encode=takes(1, real_encode), write=takes(2, work.write), readers=1, writers=1, ahead=1, watcher=notes,
-            clock=lambda: now[0],
+            journal=journal, grid=grid, read=advance_clock(5, real_read), predict=advance_clock(7, real_predict),
+            encode=advance_clock(1, real_encode), write=advance_clock(2, work.write), readers=1, writers=1, ahead=1,
+            watcher=notes, clock=lambda: now[0],
         )  # fmt: skip
-    assert notes.of("done") == [[Box((0, 0, 0), (4, 4, 4)), 5.0, 7.0, 3.0]]
+    assert notes.find("done") == [[Box((0, 0, 0), (4, 4, 4)), 5.0, 7.0, 3.0]]
     assert summary.predict_seconds == 7.0
     assert summary.wall_seconds == 15.0
     assert summary.input_wait_seconds <= 8.0
     assert summary.writer_wait_seconds <= 3.0
 
 
-def test_it_waits_for_others_and_takes_over(work, children, monkeypatch):
+def test_blocks_of_a_killed_worker_are_taken_over(work, children, monkeypatch):
     monkeypatch.setattr(journal_module, "LOOK_AGAIN_SECONDS", 0.001)
     worker = children.start(HOLDS_THREE, work.folder)
     assert heard(worker) == "0 1 2"
@@ -278,26 +277,26 @@ def test_it_waits_for_others_and_takes_over(work, children, monkeypatch):
     notes.waiting_for_others = waiting
     assert work.run(watcher=notes).done == 27
     assert work.is_complete()
-    assert notes.of("waiting")[0] == [3]
+    assert notes.find("waiting")[0] == [3]
 
 
 @pytest.mark.parametrize("zero", ["readers", "writers", "ahead"])
-def test_nobody_at_work(work, zero):
+def test_zero_threads_are_refused(work, zero):
     with pytest.raises(BadSetting, match="each must be at least 1"):
         work.run(**{zero: 0})
 
 
-def test_a_journal_of_another_grid(work):
+def test_a_journal_of_another_grid_is_refused(work):
     work.grid = Grid((9, 10, 11), (3, 9, 1))
     with Journal(work.folder, 27) as journal, pytest.raises(BadSetting, match="is for 27 blocks, and this grid has 66"):
         run_blocks(
             journal=journal, grid=work.grid, read=work.read, predict=work.predict, encode=work.encode,
-            write=work.write, readers=1, writers=1, ahead=1, watcher=Silent(),
+            write=work.write, readers=1, writers=1, ahead=1, watcher=SilentWatcher(),
         )  # fmt: skip
 
 
-def test_numpy_is_no_part_of_it(work):
-    """What is read, predicted and written is the caller's own, as long as it says whether chunks were missing."""
+def test_blocks_may_be_of_any_type(work):
+    """The pipeline only needs to know whether chunks were missing."""
     texts = {}
     work.read = lambda box: type("Text", (), {"missing": False, "text": str(box)})
     work.predict = lambda read: read.text

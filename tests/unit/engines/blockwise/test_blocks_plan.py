@@ -1,6 +1,7 @@
-"""What a run settles on: made once, whoever comes first or dies on the way, and never taken for another's."""
+"""The plan of a run is made once, survives killed processes, and is never used for another run."""
 
 import errno
+import fcntl
 import json
 import os
 import threading
@@ -8,7 +9,6 @@ import threading
 import pytest
 from blocks_children import ended_well, heard, kill, say
 
-from rigdyno.engines.blockwise import plan_file
 from rigdyno.engines.blockwise.errors import BadOutput, BadSetting, WontResume
 from rigdyno.engines.blockwise.plan_file import abandon, require_same, settle
 
@@ -50,14 +50,14 @@ def folder(tmp_path):
 
 
 def never():
-    raise AssertionError("it lies there already")
+    raise AssertionError("the plan exists already")
 
 
 def settled(folder, **fingerprint):
     return settle(folder, lambda: {"fingerprint": fingerprint})
 
 
-def test_the_first_makes_it_and_the_next_reads_it(folder):
+def test_the_first_process_makes_the_plan_and_the_next_reads_it(folder):
     first = settle(folder, lambda: PLAN)
     assert (first.plan, first.made_here) == (PLAN, True)
     second = settle(folder, never)
@@ -65,17 +65,17 @@ def test_the_first_makes_it_and_the_next_reads_it(folder):
     assert second.fingerprint == {"model": "a1", "grid": "b2"}
 
 
-def test_both_see_the_same_though_json_has_no_tuples(folder):
+def test_maker_and_readers_see_the_same_plan(folder):
     first = settle(folder, lambda: {**PLAN, "block": (64, 64, 64)})
     assert first.plan == settle(folder, never).plan
 
 
-def test_nothing_temporary_is_left(folder):
+def test_no_temporary_file_is_left(folder):
     settle(folder, lambda: PLAN)
     assert sorted(path.name for path in folder.iterdir()) == ["lock", "plan.json"]
 
 
-def test_what_make_raises_leaves_no_plan(folder):
+def test_an_error_while_making_leaves_no_plan(folder):
     def make():
         raise MemoryError
 
@@ -89,7 +89,7 @@ def test_what_make_raises_leaves_no_plan(folder):
     "plan", [{}, {"fingerprint": {"model": 3}}, {**PLAN, "x": float("nan")}, {**PLAN, "x": object()}]
 )
 def test_a_plan_that_could_not_be_read_again_is_not_written(folder, plan):
-    with pytest.raises(BadSetting, match="can't be kept"):
+    with pytest.raises(BadSetting, match="can't be stored"):
         settle(folder, lambda: plan)
     assert not (folder / "plan.json").exists()
 
@@ -97,7 +97,7 @@ def test_a_plan_that_could_not_be_read_again_is_not_written(folder, plan):
 # Several processes.
 
 
-def test_a_race_makes_it_once(folder, children):
+def test_racing_processes_make_the_plan_once(folder, children):
     """The first process makes the plan; it finishes only when all others wait for it."""
     racers = [children.start(RACES, folder, 4) for _ in range(5)]
     assert [heard(racer) for racer in racers] == ["ready"] * 5
@@ -107,19 +107,19 @@ def test_a_race_makes_it_once(folder, children):
     assert (folder.parent / "made").read_text() == "once\n"
 
 
-def test_the_others_wait_and_can_say_so(folder, children):
+def test_waiting_processes_report_that_they_wait(folder, children):
     maker = children.start(MAKES_FOR_LONG, folder)
     assert heard(maker) == "making"
-    told = []
+    reports = []
 
     def wait(seconds):
-        if len(told) == 2:
+        if len(reports) == 2:
             say(maker)
             assert heard(maker) == "settled"
 
-    found = settle(folder, never, waiting=lambda: told.append("waiting"), wait=wait)
+    found = settle(folder, never, waiting=lambda: reports.append("waiting"), wait=wait)
     assert found.plan["by"] == "the child"
-    assert len(told) == 2
+    assert len(reports) == 2
 
 
 def test_a_killed_maker_is_replaced(folder, children):
@@ -128,14 +128,14 @@ def test_a_killed_maker_is_replaced(folder, children):
     assert settle(folder, lambda: PLAN, wait=lambda seconds: kill(maker)).made_here
 
 
-def test_a_maker_that_gives_up_leaves_the_place_to_who_waits(folder, children):
+def test_a_waiting_process_replaces_a_maker_that_fails(folder, children):
     maker = children.start(MAKES_FOR_LONG.replace("return", "raise SystemExit('not today')  #"), folder)
     assert heard(maker) == "making"
-    told = []
+    reports = []
 
     def wait(seconds):
-        told.append("waiting")
-        if len(told) == 1:
+        reports.append("waiting")
+        if len(reports) == 1:
             say(maker)
             maker.wait()
 
@@ -143,7 +143,7 @@ def test_a_maker_that_gives_up_leaves_the_place_to_who_waits(folder, children):
     assert settle(folder, never).plan == PLAN
 
 
-def test_two_threads_make_it_once(folder):
+def test_two_threads_make_the_plan_once(folder):
     made, found = [], []
     work = threading.Thread(target=lambda: found.append(settle(folder, lambda: made.append(1) or PLAN)))
     found.append(settle(folder, lambda: made.append(2) or work.start() or PLAN))
@@ -152,31 +152,31 @@ def test_two_threads_make_it_once(folder):
     assert [one.made_here for one in found] == [True, False]
 
 
-def test_a_lock_on_a_folder_that_was_removed_keeps_nobody_out(folder, monkeypatch):
-    real, locked = plan_file._locks, []
+def test_a_lock_on_a_removed_file_is_taken_again(folder, monkeypatch):
+    real, locked = fcntl.lockf, []
 
-    def removes_it_first(descriptor):
+    def removes_it_first(descriptor, operation):
         if not locked:
             (folder / "lock").unlink()
         locked.append(descriptor)
-        return real(descriptor)
+        return real(descriptor, operation)
 
-    monkeypatch.setattr(plan_file, "_locks", removes_it_first)
+    monkeypatch.setattr(fcntl, "lockf", removes_it_first)
     waits = []
     assert settle(folder, lambda: PLAN, wait=waits.append).made_here
     assert len(waits) == 1
 
 
-# What lies there isn't what was expected.
+# Damaged or changed plans.
 
 
-def test_a_plan_that_was_cut_anywhere_is_refused(folder):
+def test_a_truncated_plan_is_refused(folder):
     settle(folder, lambda: PLAN)
     path = folder / "plan.json"
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(WontResume, match="cut short") as refused:
+        with pytest.raises(WontResume, match="damaged or truncated") as refused:
             settle(folder, never)
         assert "\n" not in str(refused.value)
         assert str(path) in str(refused.value)
@@ -186,16 +186,16 @@ def test_a_plan_that_was_cut_anywhere_is_refused(folder):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"[1, 2]", "something else"),
-        (b"\xff\xfe\x00", "cut short"),
-        (b"[" * 200_000, "cut short"),
-        (b'{"format": "rigdyno blockwise plan", "version": 7}', "by another Rigdyno, as version 7, and this reads 1"),
-        (b'{"format": "rigdyno blockwise plan", "version": 1, "plan": []}', "no fingerprint"),
+        (b"[1, 2]", "isn't the plan"),
+        (b"\xff\xfe\x00", "damaged or truncated"),
+        (b"[" * 200_000, "damaged or truncated"),
+        (b'{"format": "rigdyno blockwise plan", "version": 7}', "wrote it in format 7, and this one reads 1"),
+        (b'{"format": "rigdyno blockwise plan", "version": 1, "plan": []}', "its fingerprint is missing"),
         (b" " * (16 * 2**20 + 1), "more than 16777216 bytes"),
     ],
     ids=["a list", "no text", "deep", "later", "no plan", "large"],
 )
-def test_what_is_no_plan_is_refused(folder, content, reason):
+def test_other_content_is_refused(folder, content, reason):
     folder.mkdir(parents=True)
     (folder / "plan.json").write_bytes(content)
     with pytest.raises(WontResume, match=reason):
@@ -203,21 +203,21 @@ def test_what_is_no_plan_is_refused(folder, content, reason):
     assert (folder / "plan.json").read_bytes() == content
 
 
-def test_the_same_fingerprint_goes_on(folder):
+def test_the_same_fingerprint_is_accepted(folder):
     require_same(settled(folder, model="a", grid="b"), {"grid": "b", "model": "a"})
 
 
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"model": "x", "mask_box": "b"}, "the model was another one;"),
-        ({"model": "a", "mask_box": "x"}, "the mask box was another one;"),
-        ({"model": "x", "mask_box": "x"}, "the model was another one and the mask box was another one;"),
-        ({"model": "a"}, "the mask box was another one;"),
-        ({"model": "a", "mask_box": "b", "input": "c"}, "the input was another one;"),
+        ({"model": "x", "mask_box": "b"}, "the model has changed;"),
+        ({"model": "a", "mask_box": "x"}, "the mask box has changed;"),
+        ({"model": "x", "mask_box": "x"}, "the model has changed and the mask box has changed;"),
+        ({"model": "a"}, "the mask box has changed;"),
+        ({"model": "a", "mask_box": "b", "input": "c"}, "the input has changed;"),
     ],
 )
-def test_another_fingerprint_is_named(folder, wanted, words):
+def test_changed_fingerprints_are_named(folder, wanted, words):
     with pytest.raises(WontResume) as refused:
         require_same(settled(folder, model="a", mask_box="b"), wanted)
     assert f"begun in {folder.parent}: {words} take another output, or begin anew with --overwrite" in str(
@@ -225,10 +225,10 @@ def test_another_fingerprint_is_named(folder, wanted, words):
     )
 
 
-# Disks that don't do it.
+# Errors of the disk.
 
 
-def test_a_file_where_the_folder_should_be(folder):
+def test_a_file_in_place_of_the_folder_is_refused(folder):
     folder.parent.write_text("something of the user's")
     with pytest.raises(BadOutput, match="can't lock"):
         settle(folder, lambda: PLAN)
@@ -238,7 +238,7 @@ def test_a_file_system_without_locks_is_named(folder, monkeypatch):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(plan_file.fcntl, "lockf", no_locks)
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
     with pytest.raises(BadOutput, match="has no locks, so take an output on another one"):
         settle(folder, lambda: PLAN)
 
@@ -248,14 +248,14 @@ def test_a_full_disk_leaves_no_plan(folder, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(plan_file.os, "fsync", full)
+        patched.setattr(os, "fsync", full)
         with pytest.raises(BadOutput, match="no space left"):
             settle(folder, lambda: PLAN)
     assert not folder.exists()
     assert json.dumps(settle(folder, lambda: PLAN).plan) == json.dumps(PLAN)
 
 
-class TestAbandoned:
+class TestAbandon:
     def test_an_interrupt_before_the_lock_was_held_leaves_nothing(self, tmp_path):
         folder = tmp_path / "plan"
         folder.mkdir()
@@ -263,12 +263,12 @@ class TestAbandoned:
         abandon(folder)
         assert not folder.exists()
 
-    def test_what_was_made_stays(self, tmp_path):
+    def test_a_finished_plan_stays(self, tmp_path):
         settled = settle(tmp_path / "plan", lambda: {"fingerprint": {}})
         abandon(settled.folder)
         assert (settled.folder / "plan.json").exists()
 
-    def test_what_another_process_is_at_stays(self, folder, children):
+    def test_a_plan_that_another_process_makes_stays(self, folder, children):
         maker = children.start(MAKES_FOR_LONG, folder)
         assert heard(maker) == "making"
         abandon(folder)
@@ -276,6 +276,6 @@ class TestAbandoned:
         say(maker)
         assert heard(maker) == "settled"
 
-    def test_nothing_at_all(self, tmp_path):
+    def test_a_missing_folder_is_ignored(self, tmp_path):
         abandon(tmp_path / "nowhere")
         assert not (tmp_path / "nowhere").exists()

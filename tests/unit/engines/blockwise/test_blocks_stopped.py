@@ -1,4 +1,4 @@
-"""Full disks, bugs, Ctrl-C and kills in the middle of a run: raised as they are, nothing is lost, nothing is left."""
+"""Full disks, bugs, Ctrl-C and kills in the middle of a run: no error is hidden, and no block is lost."""
 
 import random
 import signal
@@ -10,10 +10,9 @@ import pytest
 from blocks_children import ended_well, heard, kill, say, until
 from blocks_fakes import Notes
 
-from rigdyno.engines.blockwise.crew import Crew
 from rigdyno.engines.blockwise.errors import BadNetwork, BadOutput, BadRegion
-from rigdyno.engines.blockwise.journal import Counts, Journal
-from rigdyno.engines.blockwise.pipeline import most_blocks_alive
+from rigdyno.engines.blockwise.journal import BlockCounts, Journal
+from rigdyno.engines.blockwise.pipeline import ThreadGroup, max_blocks_in_memory
 
 CLAIMS_WHAT_IS_FREE = """
 from rigdyno.engines.blockwise.journal import Journal
@@ -22,16 +21,19 @@ def stop(seconds):
 for block in Journal(Path(sys.argv[1]), int(sys.argv[2])).claims(wait=stop):
     tell(block)
 """
-# A worker whose output is a file: what it writes can be compared byte by byte.
+# A worker whose output is a file, which can be compared byte by byte.
 WORKER = """
 import os, threading, time
 from types import SimpleNamespace
 from rigdyno.engines.blockwise import journal as journal_module
-from rigdyno.engines.blockwise.crew import Crew
-from rigdyno.engines.blockwise.grid import Grid
+from rigdyno.engines.blockwise.pipeline import ThreadGroup
+from rigdyno.engines.blockwise.boxes import Grid
 from rigdyno.engines.blockwise.journal import Journal
 from rigdyno.engines.blockwise.pipeline import run_blocks
-from rigdyno.engines.blockwise.watching import Silent
+from rigdyno.engines.blockwise.boxes import Grid
+from rigdyno.engines.blockwise.journal import Journal
+from rigdyno.engines.blockwise.pipeline import ThreadGroup, run_blocks
+from rigdyno.engines.blockwise.watching import SilentWatcher
 journal_module.LOOK_AGAIN_SECONDS = 0.005
 folder, start = Path(sys.argv[1]), float(sys.argv[2])
 grid = Grid((40, 5, 10), (1, 1, 1))
@@ -51,12 +53,12 @@ def write(box, content):
 
 def sleep_on():
     while True:
-        time.sleep(0.01)  # a signal that comes just before a sleep is seen after it
+        time.sleep(0.01)  # a signal that arrives just before a sleep is handled after it
 
 def run():
     with Journal(folder, len(grid), start=start) as journal:
         return run_blocks(journal=journal, grid=grid, read=read, predict=predict, encode=encode, write=write,
-                          readers=2, writers=2, ahead=3, watcher=Silent())
+                          readers=2, writers=2, ahead=3, watcher=SilentWatcher())
 """
 RUNS = (
     WORKER
@@ -85,13 +87,13 @@ except KeyboardInterrupt:
 HANGS = (
     WORKER
     + """
-real_join = Crew.join
+real_join = ThreadGroup.join
 
-def join(crew):
+def join(group):
     tell("stopping")
-    real_join(crew)
+    real_join(group)
 
-Crew.join = join
+ThreadGroup.join = join
 
 def write(box, content):
     threading.Event().wait()
@@ -118,14 +120,14 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 @pytest.fixture
 def folder(tmp_path):
-    Journal.lay_out(tmp_path, BLOCKS)
+    Journal.create(tmp_path, BLOCKS)
     (tmp_path / "data").write_bytes(bytes(BLOCKS))
     return tmp_path
 
 
 def counts(folder):
     with Journal(folder, BLOCKS) as journal:
-        return journal.counts()
+        return journal.count()
 
 
 def marked(folder):
@@ -133,7 +135,7 @@ def marked(folder):
 
 
 def fails_at(number, error, step):
-    """The step, which raises at its call of that number."""
+    """Return the step, changed so that its n-th call raises the error."""
     calls = iter(range(10**6))
 
     def failing(*arguments):
@@ -145,7 +147,7 @@ def fails_at(number, error, step):
 
 
 def is_consistent(work):
-    """What is marked was written, once; of the rest nothing is marked."""
+    """Check that each marked block was written once, and that no block was written partly."""
     done = np.frombuffer(work.marks, np.uint8)
     assert set(done) <= {0, 1}
     for box, mark in zip(work.grid, done, strict=True):
@@ -162,14 +164,14 @@ def is_consistent(work):
 @pytest.mark.parametrize("kind", [BadOutput, MemoryError, ZeroDivisionError, SystemExit])
 @pytest.mark.parametrize("number", [0, 13, 26])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_anywhere_stops_everything_and_is_raised_as_it_is(work, step, kind, number, threads):
+def test_an_error_anywhere_stops_the_run_and_is_raised_unchanged(work, step, kind, number, threads):
     real, notes, error = getattr(work, step), Notes(), kind("it happened here")
     setattr(work, step, fails_at(number, error, real))
     with pytest.raises(kind) as raised:
         work.run(readers=threads, writers=threads, watcher=notes)
     assert raised.value is error
     assert is_consistent(work)
-    *_, (last, summary) = notes.told
+    *_, (last, summary) = notes.calls
     assert last == "over"
     assert summary.done == work.marks.count(b"\1") < 27
     setattr(work, step, real)
@@ -183,12 +185,12 @@ def test_nothing_is_claimed_after_a_full_disk(work):
     work.write = fails_at(0, BadOutput("can't write: no space left on device"), work.write)
     with pytest.raises(BadOutput, match="no space left"):
         work.run(readers=1, writers=1, ahead=2)
-    assert len(begun) <= most_blocks_alive(ahead=2, writers=1)
+    assert len(begun) <= max_blocks_in_memory(ahead=2, writers=1)
     assert work.marks == bytes(27)
 
 
-def test_claims_that_were_not_finished_are_given_back(work, children):
-    """While the journal is still open: the process may go on to do something else."""
+def test_unfinished_claims_are_released(work, children):
+    """Claims are released while the journal is still open: the process may continue with something else."""
     found = []
 
     class Asks(Notes):
@@ -202,7 +204,7 @@ def test_claims_that_were_not_finished_are_given_back(work, children):
     assert [int(block) for block in found] == [block for block, mark in enumerate(work.marks) if mark == 0]
 
 
-def test_what_is_being_written_is_finished_when_another_write_fails(work):
+def test_a_write_in_progress_is_finished_when_another_fails(work):
     failed = threading.Event()
     first, real = work.grid[0], work.write
 
@@ -220,7 +222,7 @@ def test_what_is_being_written_is_finished_when_another_write_fails(work):
     assert is_consistent(work)
 
 
-def test_of_two_errors_both_are_shown(work):
+def test_two_errors_are_both_shown(work):
     both = threading.Barrier(2)
     errors = [BadOutput("the disk is full"), ZeroDivisionError("a bug")]
 
@@ -234,9 +236,9 @@ def test_of_two_errors_both_are_shown(work):
     assert {type(raised.value), type(raised.value.__context__)} == {BadOutput, ZeroDivisionError}
 
 
-def test_a_bad_region_outside_of_reading_is_an_error(work):
-    work.predict = fails_at(2, BadRegion("who says so?"), work.predict)
-    with pytest.raises(BadRegion, match="who says so"):
+def test_a_bad_region_while_predicting_is_an_error(work):
+    work.predict = fails_at(2, BadRegion("not while reading"), work.predict)
+    with pytest.raises(BadRegion, match="not while reading"):
         work.run()
     assert 3 not in work.marks
 
@@ -250,7 +252,7 @@ def test_a_watcher_that_fails_is_not_ignored(work):
 
 
 def test_a_mark_that_can_not_be_written_stops_the_run(work, monkeypatch):
-    monkeypatch.setattr(Journal, "done", fails_at(5, BadOutput("can't keep count"), lambda *_: None))
+    monkeypatch.setattr(Journal, "mark_done", fails_at(5, BadOutput("can't keep count"), lambda *_: None))
     with pytest.raises(BadOutput, match="can't keep count"):
         work.run()
 
@@ -290,21 +292,21 @@ def test_an_interrupt_lets_writers_finish(work):
             raise KeyboardInterrupt
         return real_predict(reading)
 
-    class Releases(Crew):
+    class Releases(ThreadGroup):
         def join(self):
             stopped.set()
             super().join()
 
     work.write, work.predict = write, predict
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("rigdyno.engines.blockwise.pipeline.Crew", Releases)
+        patched.setattr("rigdyno.engines.blockwise.pipeline.ThreadGroup", Releases)
         with pytest.raises(KeyboardInterrupt):
             work.run(readers=1, writers=1)
     assert work.marks == b"\1" + bytes(26)
     assert is_consistent(work)
 
 
-def test_an_interrupt_does_not_hide_what_a_writer_met(work):
+def test_an_interrupt_does_not_hide_the_error_of_a_writer(work):
     failing = threading.Event()
 
     def write(box, values):
@@ -323,11 +325,11 @@ def test_an_interrupt_does_not_hide_what_a_writer_met(work):
     assert isinstance(raised.value.__context__, BadOutput)
 
 
-def test_a_second_interrupt_waits_for_nothing_and_gives_nothing_away(work, monkeypatch, children):
-    """What is still being written stays claimed for as long as the journal is open."""
+def test_a_second_interrupt_returns_at_once_and_keeps_claims_of_running_writes(work, monkeypatch, children):
+    """A block that is still being written stays claimed as long as the journal is open."""
     finish, free, real = threading.Event(), [], work.write
 
-    class Impatient(Crew):
+    class Impatient(ThreadGroup):
         def join(self):
             raise KeyboardInterrupt
 
@@ -342,7 +344,7 @@ def test_a_second_interrupt_waits_for_nothing_and_gives_nothing_away(work, monke
         real(box, values)
 
     before = threading.active_count()
-    monkeypatch.setattr("rigdyno.engines.blockwise.pipeline.Crew", Impatient)
+    monkeypatch.setattr("rigdyno.engines.blockwise.pipeline.ThreadGroup", Impatient)
     work.write, work.predict = write, fails_at(1, KeyboardInterrupt(), work.predict)
     with pytest.raises(KeyboardInterrupt):
         work.run(readers=1, writers=1, watcher=Asks())
@@ -350,31 +352,31 @@ def test_a_second_interrupt_waits_for_nothing_and_gives_nothing_away(work, monke
     assert work.marks == b"\1" + bytes(26)
 
 
-def test_a_real_interrupt(folder, children):
+def test_a_real_interrupt_keeps_finished_blocks(folder, children):
     worker = children.start(IS_INTERRUPTED, folder, 0)
     assert heard(worker) == "predicting"
     worker.send_signal(signal.SIGINT)
     assert ended_well(worker).split() == ["interrupted", "1"]
-    assert counts(folder) == Counts(BLOCKS - 5, 5, 0, 0)
+    assert counts(folder) == BlockCounts(BLOCKS - 5, 5, 0, 0)
     written = [block for block, value in enumerate((folder / "data").read_bytes()) if value]
     assert written == marked(folder)
 
 
-def test_a_second_real_interrupt_leaves_a_disk_that_hangs(folder, children):
+def test_a_second_real_interrupt_ends_a_process_whose_disk_hangs(folder, children):
     worker = children.start(HANGS, folder, 0)
     assert heard(worker) == "predicting"
     worker.send_signal(signal.SIGINT)
     assert heard(worker) == "stopping"
     worker.send_signal(signal.SIGINT)
     assert ended_well(worker).split() == ["interrupted"]
-    assert counts(folder) == Counts(BLOCKS, 0, 0, 0)
+    assert counts(folder) == BlockCounts(BLOCKS, 0, 0, 0)
 
 
 def test_an_interrupt_while_the_last_blocks_are_written_waits_for_them(work, monkeypatch):
     finish, real = threading.Event(), work.write
     joins = iter([KeyboardInterrupt(), None])
 
-    class Interrupted(Crew):
+    class Interrupted(ThreadGroup):
         def join(self):
             if error := next(joins):
                 raise error
@@ -385,7 +387,7 @@ def test_an_interrupt_while_the_last_blocks_are_written_waits_for_them(work, mon
         finish.wait()
         real(box, values)
 
-    monkeypatch.setattr("rigdyno.engines.blockwise.pipeline.Crew", Interrupted)
+    monkeypatch.setattr("rigdyno.engines.blockwise.pipeline.ThreadGroup", Interrupted)
     work.write = write
     with pytest.raises(KeyboardInterrupt):
         work.run(writers=27)
@@ -393,8 +395,8 @@ def test_an_interrupt_while_the_last_blocks_are_written_waits_for_them(work, mon
     assert work.marks == b"\1" * 27
 
 
-def test_an_interrupted_join_knows_that_its_threads_go_on():
-    crew, joining, go_on, main = Crew(lambda: None), threading.Event(), threading.Event(), threading.get_ident()
+def test_an_interrupted_join_knows_that_its_threads_still_run():
+    group, joining, go_on, main = ThreadGroup(lambda: None), threading.Event(), threading.Event(), threading.get_ident()
 
     def work():
         joining.wait()
@@ -403,15 +405,15 @@ def test_an_interrupted_join_knows_that_its_threads_go_on():
 
     def join():
         joining.set()
-        crew.join()
+        group.join()
 
-    crew.start(1, work)
+    group.start(1, work)
     with pytest.raises(KeyboardInterrupt):
         join()
-    assert crew.at_work
+    assert group.is_running
     go_on.set()
-    crew.join()
-    assert not crew.at_work
+    group.join()
+    assert not group.is_running
 
 
 # Kills.
@@ -434,7 +436,7 @@ def run_for(seconds, worker, folder):
     time.sleep(seconds)
 
 
-def test_killed_at_random_moments_and_run_again(folder, children):
+def test_a_run_killed_at_random_moments_gives_the_same_bytes(folder, children):
     seed = random.randrange(2**32)
     draw = random.Random(seed)
     for _ in range(10):
@@ -443,7 +445,7 @@ def test_killed_at_random_moments_and_run_again(folder, children):
         kill(worker)
     ended_well(begun(children.start(RUNS, folder, 0)))
     assert is_bit_identical(folder), f"seed {seed}"
-    assert counts(folder) == Counts(0, BLOCKS, 0, 0)
+    assert counts(folder) == BlockCounts(0, BLOCKS, 0, 0)
 
 
 def test_workers_with_one_killed_give_the_same_bytes(folder, children):
@@ -453,4 +455,4 @@ def test_workers_with_one_killed_give_the_same_bytes(folder, children):
     kill(other)
     assert int(ended_well(one)) + int(ended_well(another)) <= BLOCKS
     assert is_bit_identical(folder)
-    assert counts(folder) == Counts(0, BLOCKS, 0, 0)
+    assert counts(folder) == BlockCounts(0, BLOCKS, 0, 0)

@@ -1,4 +1,4 @@
-"""Several real processes on one journal, killed at any moment: all blocks are done, and none again after its mark."""
+"""Real processes on one journal, killed at any moment: all blocks are done, and none again after its mark."""
 
 import random
 from collections import Counter
@@ -6,17 +6,17 @@ from collections import Counter
 import pytest
 from blocks_children import ended_well, heard, kill, say, until
 
-from rigdyno.engines.blockwise.journal import Counts, Journal
+from rigdyno.engines.blockwise.journal import BlockCounts, Journal
 
 HOLDS_FIVE = """
 from rigdyno.engines.blockwise.journal import Journal
 journal = Journal(Path(sys.argv[1]), 20)
 claims = journal.claims()
 tell(*[next(claims) for _ in range(5)])
-journal.done(3)
+journal.mark_done(3)
 tell("one is done"), listen()
 """
-# Writes, then logs, then marks, as a worker does with its data; a kill may come between any two of them.
+# Writes, logs and marks each block, like a real worker; a kill may come between any two of these.
 WORKS = """
 import os, time
 from rigdyno.engines.blockwise.journal import Journal
@@ -28,13 +28,13 @@ tell("ready"), listen()
 for block in journal.claims(wait=lambda seconds: time.sleep(0.005)):
     os.pwrite(data, bytes([block % 251 + 1]), block)
     os.write(log, b"%d\\n" % block)
-    journal.done(block)
+    journal.mark_done(block)
 """
 
 
 @pytest.fixture
 def start(children, tmp_path):
-    """Workers that begin at the same moment, each at its place; they come with their logs."""
+    """Return a function that starts workers at the same moment, and returns them with their logs."""
 
     def started(blocks, *places):
         logs = [tmp_path / f"log.{len(list(tmp_path.glob('log.*')))}.{rank}" for rank in range(len(places))]
@@ -48,7 +48,7 @@ def start(children, tmp_path):
 
 
 def begin(folder, blocks):
-    Journal.lay_out(folder, blocks)
+    Journal.create(folder, blocks)
     (folder / "data").write_bytes(bytes(blocks))
 
 
@@ -56,7 +56,7 @@ def logged(log):
     return [int(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def until_it_did(blocks, worker, log):
+def wait_for_progress(blocks, worker, log):
     until(lambda: len(logged(log)) > blocks or worker.poll() is not None, "the worker was in the middle of it")
 
 
@@ -69,22 +69,24 @@ def is_complete(folder, blocks):
     return marked(folder) == set(range(blocks)) and (folder / "data").read_bytes() == data
 
 
-def test_a_dead_workers_blocks_are_taken_over_by_one_that_waits(tmp_path, children):
-    Journal.lay_out(tmp_path, 20)
+def test_a_waiting_worker_takes_over_the_blocks_of_a_dead_one(tmp_path, children):
+    Journal.create(tmp_path, 20)
     worker = children.start(HOLDS_FIVE, tmp_path)
     assert heard(worker) == "0 1 2 3 4"
     assert heard(worker) == "one is done"
-    told = []
+    reports = []
     with Journal(tmp_path, 20) as journal:
-        claims = journal.claims(waiting=told.append, wait=lambda seconds: kill(worker) if len(told) == 3 else None)
+        claims = journal.claims(
+            waiting=reports.append, wait=lambda seconds: kill(worker) if len(reports) == 3 else None
+        )
         assert [next(claims) for _ in range(15)] == list(range(5, 20))
-        assert told == []
+        assert reports == []
         assert list(claims) == [0, 1, 2, 4]
-        assert told == [4, 4, 4]
+        assert reports == [4, 4, 4]
 
 
 @pytest.mark.parametrize("places", [(0, 0.25, 0.5, 0.75), (0, 0, 0)])
-def test_workers_share_the_blocks_exactly(tmp_path, start, places):
+def test_workers_do_each_block_once(tmp_path, start, places):
     blocks = 3000
     begin(tmp_path, blocks)
     workers, logs = start(blocks, *places)
@@ -94,30 +96,30 @@ def test_workers_share_the_blocks_exactly(tmp_path, start, places):
     assert is_complete(tmp_path, blocks)
 
 
-def test_the_others_finish_what_killed_workers_had(tmp_path, start):
+def test_other_workers_finish_the_blocks_of_killed_ones(tmp_path, start):
     blocks = 10_000
     begin(tmp_path, blocks)
     workers, logs = start(blocks, 0, 0.25, 0.5, 0.75)
     for rank in (1, 3):
-        until_it_did(50, workers[rank], logs[rank])
+        wait_for_progress(50, workers[rank], logs[rank])
         kill(workers[rank])
     for rank in (0, 2):
         ended_well(workers[rank])
     assert is_complete(tmp_path, blocks)
     times = Counter(block for log in logs for block in logged(log))
     assert set(times) == set(range(blocks))
-    in_their_hands = {*logged(logs[1])[-1:], *logged(logs[3])[-1:]}  # written, and perhaps not marked
-    assert {block for block, count in times.items() if count > 1} <= in_their_hands
+    unfinished = {*logged(logs[1])[-1:], *logged(logs[3])[-1:]}  # written, and perhaps not marked
+    assert {block for block, count in times.items() if count > 1} <= unfinished
 
 
-def test_killed_at_random_moments_many_times(tmp_path, start):
+def test_kills_at_random_moments_lose_no_block(tmp_path, start):
     blocks, seed = 4000, random.randrange(2**32)
     draw = random.Random(seed)
     begin(tmp_path, blocks)
     for _ in range(15):
         before = marked(tmp_path)
         (worker,), (log,) = start(blocks, draw.random())
-        until_it_did(draw.randrange(200), worker, log)
+        wait_for_progress(draw.randrange(200), worker, log)
         kill(worker)
         again = before & set(logged(log))
         assert not again, f"done again after their marks: {again} (seed {seed})"
@@ -129,4 +131,4 @@ def test_killed_at_random_moments_many_times(tmp_path, start):
     assert is_complete(tmp_path, blocks)
     assert set(logged(log)) == set(range(blocks)) - before
     with Journal(tmp_path, blocks) as journal:
-        assert journal.counts() == Counts(0, blocks, 0, 0)
+        assert journal.count() == BlockCounts(0, blocks, 0, 0)

@@ -1,8 +1,8 @@
-"""What may be used, in containers and jobs of both versions of cgroups; on trees of files made by hand."""
+"""Free memory in containers and jobs of both versions of cgroups, on file trees made by hand."""
 
 import pytest
 
-from rigdyno.engines.blockwise.free_memory import free_bytes
+from rigdyno.base.free_memory import free_bytes
 
 GB = 10**9
 
@@ -25,7 +25,7 @@ def group_of_version_2(put, folder, limit, used, cache=0):
     put(f"sys/fs/cgroup/{folder}/memory.stat", f"anon {used}\ninactive_file {cache}")
 
 
-def test_no_groups_at_all(machine):
+def test_without_groups_the_free_memory_of_the_machine_counts(machine):
     assert free_bytes(machine.root) == 100 * GB
 
 
@@ -35,7 +35,7 @@ def test_a_container_sees_its_own_group_at_the_top(machine):
     assert free_bytes(machine.root) == 7 * GB
 
 
-def test_a_job_deep_below_is_held_by_every_group_above(machine):
+def test_every_group_above_a_job_limits_it(machine):
     machine("proc/self/cgroup", "0::/slurm/job_7/step_0")
     group_of_version_2(machine, "slurm/job_7/step_0", "max", 1 * GB)
     group_of_version_2(machine, "slurm/job_7", 16 * GB, 4 * GB)
@@ -43,7 +43,7 @@ def test_a_job_deep_below_is_held_by_every_group_above(machine):
     assert free_bytes(machine.root) == 12 * GB
 
 
-def test_version_1(machine):
+def test_groups_of_version_1_limit_the_memory(machine):
     machine("proc/self/cgroup", "4:cpu,memory:/docker/abc\n1:name=systemd:/\n0::/")
     for folder, limit in (("docker/abc", 6 * GB), (".", 2**63 - 4096)):
         machine(f"sys/fs/cgroup/memory/{folder}/memory.limit_in_bytes", limit)
@@ -53,17 +53,17 @@ def test_version_1(machine):
 
 
 @pytest.mark.parametrize("line", ["0::/../../somewhere/else", "0::/gone"])
-def test_a_group_that_cant_be_seen_from_here(line, machine):
+def test_an_invisible_group_falls_back_to_the_top(line, machine):
     machine("proc/self/cgroup", line)
     group_of_version_2(machine, ".", 8 * GB, 3 * GB)
     assert free_bytes(machine.root) == 5 * GB
 
 
-def test_more_used_than_allowed_is_nothing(machine):
+def test_a_group_above_its_limit_has_no_free_memory(machine):
     machine("proc/self/cgroup", "0::/")
     group_of_version_2(machine, ".", 1 * GB, 3 * GB)
     assert free_bytes(machine.root) == 0
 
 
-def test_here():
+def test_this_machine_has_free_memory():
     assert free_bytes() > 0

@@ -1,22 +1,22 @@
-"""How much is read around a block: the smallest that doesn't show, all that counts, or what was asked for."""
+"""The halo is the smallest within a tolerance, the exact one, or the given one."""
 
 import numpy as np
 import pytest
 import torch
-from blockwise_networks import lively
-from infer_cases import Fake, single_thread, stored
+from blockwise_networks import randomise_norms
+from infer_cases import FakeVolume, read_stored, single_thread
 from torch import nn
 from volumes_on_disk import zarr3
 
 from rigdyno.engines.blockwise import BadNetwork, BadSetting, Inference, Job
 from rigdyno.engines.blockwise.backends.torch import Eager
+from rigdyno.engines.blockwise.blocks import find_smallest_halo, list_halos, require_exact_halo
 from rigdyno.engines.blockwise.boxes import Box
-from rigdyno.engines.blockwise.halo import candidates, exact_halo, smallest_halo
-from rigdyno.engines.blockwise.network.loading import model_of
+from rigdyno.engines.blockwise.network.loading import make_model
 from rigdyno.engines.blockwise.network.unet import UNet3d
-from rigdyno.engines.blockwise.normalising import normalisation
-from rigdyno.engines.blockwise.planning import Asked, Planner
-from rigdyno.engines.blockwise.volumes.reflect import read_reflected
+from rigdyno.engines.blockwise.normalising import find_normalisation
+from rigdyno.engines.blockwise.planning import Planner, PlanRequest
+from rigdyno.engines.blockwise.volumes.reading import read_reflected
 
 PLACES = [Box((0, 0, 0), (8, 8, 8)), Box((8, 16, 8), (16, 24, 16)), Box((24, 24, 24), (29, 27, 28))]
 
@@ -26,27 +26,27 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def module():
     torch.manual_seed(1)
-    return lively(UNet3d(features=(4, 4, 4), norm=False, sigmoid=False))
+    return randomise_norms(UNet3d(features=(4, 4, 4), norm=False, sigmoid=False))
 
 
 @pytest.fixture(scope="module")
 def model(module):
     with single_thread():
-        return model_of(module, 1).model
+        return make_model(module, 1).model
 
 
 @pytest.fixture(scope="module")
 def volume():
-    return Fake(np.random.default_rng(2).normal(0.0, 1.0, (1, 29, 27, 28)).astype(np.float32))
+    return FakeVolume(np.random.default_rng(2).normal(0.0, 1.0, (1, 29, 27, 28)).astype(np.float32))
 
 
-def chosen(model, volume, tolerance, value_range=None, places=PLACES):
+def choose(model, volume, tolerance, value_range=None, places=PLACES):
     read = lambda box: read_reflected(volume, box).values  # noqa: E731
-    return smallest_halo(model, Eager(model, "cpu").predict, read, places, tolerance, value_range)
+    return find_smallest_halo(model, Eager(model, "cpu").predict, read, places, tolerance, value_range)
 
 
-def by_hand(model, module, volume, halo):
-    """The plain network on blocks with that halo, nothing trimmed."""
+def predict_by_hand(model, module, volume, halo):
+    """Predict blocks with this halo by the original network, nothing trimmed."""
     answers = []
     for place in PLACES:
         size = tuple(-(-length // step) * step for length, step in zip(place.shape, model.step, strict=True))
@@ -61,10 +61,10 @@ def by_hand(model, module, volume, halo):
 
 @pytest.fixture(scope="module")
 def errors(model, module, volume):
-    """Of every candidate: the largest and the mean, as shares of what the exact answers span."""
+    """Return the largest and the mean error of every halo, as shares of the range of the exact outputs."""
     with single_thread():
-        answers = {halo: by_hand(model, module, volume, halo) for halo in candidates(model)}
-    truths = answers[exact_halo(model)]
+        answers = {halo: predict_by_hand(model, module, volume, halo) for halo in list_halos(model)}
+    truths = answers[require_exact_halo(model)]
     width = max(truth.max() for truth in truths) - min(truth.min() for truth in truths)
     found = {}
     for halo, own in answers.items():
@@ -73,92 +73,92 @@ def errors(model, module, volume):
     return found
 
 
-def test_candidates_go_from_nothing_to_exact_by_steps(model):
-    found = list(candidates(model))
+def test_halos_go_from_zero_to_exact_in_steps(model):
+    found = list(list_halos(model))
     assert found[0] == (0, 0, 0)
-    assert found[-1] == exact_halo(model) == model.exact_halo
+    assert found[-1] == require_exact_halo(model) == model.exact_halo
     assert found == [(step, step, step) for step in range(0, 25, 4)]
 
 
 @pytest.mark.parametrize("tolerance", [0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4])
-def test_the_smallest_within_the_tolerance_by_brute_force(tolerance, errors, model, volume):
+def test_the_smallest_halo_is_that_of_brute_force(tolerance, errors, model, volume):
     wanted = next(halo for halo, (largest, _) in errors.items() if largest <= tolerance)
-    found = chosen(model, volume, tolerance)
+    found = choose(model, volume, tolerance)
     assert found.halo == wanted
-    assert found.exact == exact_halo(model)
+    assert found.exact == require_exact_halo(model)
     assert found.places == len(PLACES)
-    if wanted == exact_halo(model):
+    if wanted == require_exact_halo(model):
         assert (found.largest_error, found.mean_error) == (0.0, 0.0)
     else:
         assert (found.largest_error, found.mean_error) == pytest.approx(errors[wanted], abs=1e-5)
 
 
-def test_those_tolerances_are_not_all_alike(errors):
+def test_the_tested_tolerances_give_different_halos(errors):
     assert len({next(halo for halo, (most, _) in errors.items() if most <= own) for own in (0.3, 0.03, 1e-3, 1e-4)}) > 2
 
 
-def test_a_tiny_tolerance_is_exact(model, volume):
-    assert chosen(model, volume, 1e-12).halo == exact_halo(model)
+def test_a_tiny_tolerance_gives_the_exact_halo(model, volume):
+    assert choose(model, volume, 1e-12).halo == require_exact_halo(model)
 
 
-def test_of_a_range_that_is_known_beforehand(model, volume):
-    """A probability that is the same nearly everywhere: its error counts against 0..1, not against its own span."""
-    assert sum(chosen(model, volume, 0.01, 1e6).halo) == 0
-    assert chosen(model, volume, 0.01, 1e-6).halo == exact_halo(model)
+def test_the_tolerance_is_relative_to_a_known_range(model, volume):
+    """The error of a nearly constant probability is relative to 0..1, not to its own range."""
+    assert sum(choose(model, volume, 0.01, 1e6).halo) == 0
+    assert choose(model, volume, 0.01, 1e-6).halo == require_exact_halo(model)
 
 
-def test_where_the_answer_is_the_same_everywhere_nothing_is_concluded(volume):
+def test_a_constant_output_gives_the_exact_halo(volume):
     silent = UNet3d(features=(4, 4), norm=False, sigmoid=False)
     nn.init.zeros_(silent.last.weight)
-    model = model_of(silent, 1).model
-    assert chosen(model, volume, 0.5).halo == exact_halo(model)
+    model = make_model(silent, 1).model
+    assert choose(model, volume, 0.5).halo == require_exact_halo(model)
 
 
-def test_an_answer_that_is_no_number_is_said_at_once(volume):
+def test_a_network_that_returns_nan_is_refused(volume):
     broken = UNet3d(features=(4, 4), norm=False)
     nn.init.constant_(broken.last.weight, float("nan"))
     with pytest.raises(BadNetwork, match="isn't finite; check its weights"):
-        chosen(model_of(broken, 1).model, volume, 0.01)
+        choose(make_model(broken, 1).model, volume, 0.01)
 
 
-def test_a_halo_whose_answers_are_no_numbers_is_no_good(model, volume):
-    """However that may come: NaN compares with nothing."""
+def test_a_halo_that_gives_nan_is_not_chosen(model, volume):
+    """NaN compares as false with everything."""
 
     def predict(block, size, halo):
         answer = np.random.default_rng(0).normal(size=(1, *size)).astype(np.float32)
-        return answer if halo == exact_halo(model) else np.full_like(answer, np.nan)
+        return answer if halo == require_exact_halo(model) else np.full_like(answer, np.nan)
 
-    found = smallest_halo(model, predict, lambda box: read_reflected(volume, box).values, PLACES, 0.5, 1.0)
-    assert found.halo == exact_halo(model)
+    found = find_smallest_halo(model, predict, lambda box: read_reflected(volume, box).values, PLACES, 0.5, 1.0)
+    assert found.halo == require_exact_halo(model)
 
 
-def planner(model, volume, halo, tmp_path, **asked):
-    figures = normalisation("none", volume)
+def make_planner(model, volume, halo, tmp_path, **options):
+    figures = find_normalisation("none", volume)
     read = lambda box: figures.apply(read_reflected(volume, box).values)  # noqa: E731
-    return Planner(volume, model, Asked(halo=halo, **asked), figures, read, tmp_path / "out")
+    return Planner(volume, model, PlanRequest(halo=halo, **options), figures, read, tmp_path / "out")
 
 
-def test_exact_and_given(model, volume, tmp_path):
-    plan = planner(model, volume, "exact", tmp_path).plan().plan
-    assert plan.halo == plan.exact_halo == exact_halo(model)
+def test_exact_and_given_halos_are_used(model, volume, tmp_path):
+    plan = make_planner(model, volume, "exact", tmp_path).plan().plan
+    assert plan.halo == plan.exact_halo == require_exact_halo(model)
     assert plan.halo_error == 0.0
     for text, halo in (("8", (8, 8, 8)), ("0,4,12", (0, 4, 12)), ("40,4,4", (40, 4, 4))):
-        plan = planner(model, volume, text, tmp_path).plan().plan
+        plan = make_planner(model, volume, text, tmp_path).plan().plan
         assert (plan.halo, plan.halo_error, plan.halo_places) == (halo, None, 0)
 
 
 @pytest.mark.parametrize("text", ["half", "4,4", "1", "4,4,4,4", "-4", "4,6,4", "4.0", "", "nan"])
-def test_halos_that_make_no_sense(text, model, volume, tmp_path):
+def test_invalid_halos_are_refused(text, model, volume, tmp_path):
     with pytest.raises(BadSetting, match="--halo"):
-        planner(model, volume, text, tmp_path).plan()
+        make_planner(model, volume, text, tmp_path).plan()
 
 
 def test_a_network_without_padding_needs_its_margin(volume, tmp_path):
-    model = model_of(nn.Sequential(nn.Conv3d(1, 2, 5), nn.Conv3d(2, 1, (1, 3, 3))), 1).model
-    assert exact_halo(model) == model.least_halo == (2, 3, 3)
-    assert planner(model, volume, "auto", tmp_path).plan().plan.halo == (2, 3, 3)
+    model = make_model(nn.Sequential(nn.Conv3d(1, 2, 5), nn.Conv3d(2, 1, (1, 3, 3))), 1).model
+    assert require_exact_halo(model) == model.least_halo == (2, 3, 3)
+    assert make_planner(model, volume, "auto", tmp_path).plan().plan.halo == (2, 3, 3)
     with pytest.raises(BadSetting, match="at least 2x3x3"):
-        planner(model, volume, "2", tmp_path).plan()
+        make_planner(model, volume, "2", tmp_path).plan()
 
 
 @pytest.mark.parametrize("norm", [nn.InstanceNorm3d(4, affine=True), nn.GroupNorm(2, 4)])
@@ -173,7 +173,7 @@ def test_norms_over_a_block_run_with_a_warning(norm, tmp_path):
     done = Inference(job).run()
     assert done.counts.done == 12
     assert "the answer depends on how the volume is cut: it has InstanceNorm or GroupNorm" in done.plan.remarks[0]
-    assert stored(job.output).std() > 0
+    assert read_stored(job.output).std() > 0
 
 
 class SeesAll(nn.Module):
@@ -181,11 +181,11 @@ class SeesAll(nn.Module):
         return torch.sigmoid(x - x.mean(dim=(2, 3, 4), keepdim=True))
 
 
-def test_a_network_that_sees_the_whole_block_wants_a_halo(volume, tmp_path):
-    model = model_of(SeesAll(), 1).model
+def test_a_network_that_sees_the_whole_block_needs_a_given_halo(volume, tmp_path):
+    model = make_model(SeesAll(), 1).model
     for text in ("auto", "exact"):
         with pytest.raises(BadNetwork, match=r"no exact halo: .*; give one with --halo Z,Y,X"):
-            planner(model, volume, text, tmp_path).plan()
-    plan = planner(model, volume, "32", tmp_path).plan().plan
+            make_planner(model, volume, text, tmp_path).plan()
+    plan = make_planner(model, volume, "32", tmp_path).plan().plan
     assert plan.exact_halo is None
     assert any("depends on how the volume is cut" in remark for remark in plan.remarks)

@@ -1,18 +1,17 @@
-"""Where there is something to see, in as coarse a volume as anybody likes."""
+"""Masks, which may be coarser than the volume, restrict what is read and predicted."""
 
 import numpy as np
 import pytest
-from blockwise_networks import lively
-from infer_cases import Fake, exported, single_thread, stored
+from blockwise_networks import randomise_norms
+from infer_cases import FakeVolume, export_network, read_stored, single_thread
 from volumes_on_disk import zarr3
 
 from rigdyno.engines.blockwise import BadSetting, Inference, Job
-from rigdyno.engines.blockwise.boxes import whole
-from rigdyno.engines.blockwise.grid import Grid
-from rigdyno.engines.blockwise.masking import mask_of
+from rigdyno.engines.blockwise.boxes import Grid, whole_box
+from rigdyno.engines.blockwise.encoding import make_mask
+from rigdyno.engines.blockwise.interfaces import VoxelSize
 from rigdyno.engines.blockwise.network.unet import UNet3d
-from rigdyno.engines.blockwise.ports import VoxelSize
-from rigdyno.engines.blockwise.watching import Silent
+from rigdyno.engines.blockwise.watching import SilentWatcher
 
 SHAPE = (13, 21, 30)
 
@@ -31,8 +30,8 @@ def fine(values, factor):
 
 
 def sized(values, factor=(1, 1, 1)):
-    """In micrometers, as a microscope would say."""
-    volume = Fake(values[None])
+    """Return a volume with voxel sizes in micrometers."""
+    volume = FakeVolume(values[None])
     volume.voxel_size = VoxelSize((0.4 * factor[0], 0.1 * factor[1], 0.1 * factor[2]), "micrometer")
     return volume
 
@@ -41,12 +40,12 @@ def sized(values, factor=(1, 1, 1)):
 @pytest.mark.parametrize("block", [(4, 4, 4), (5, 7, 11), (64, 64, 64), (1, 21, 1)])
 def test_a_coarser_mask_stands_for_boxes(factor, block):
     values = coarse(factor)
-    mask = mask_of(sized(values, factor), sized(np.zeros(SHAPE, np.uint8)))
+    mask = make_mask(sized(values, factor), sized(np.zeros(SHAPE, np.uint8)))
     assert mask.factor == factor
     wanted = fine(values, factor)
     for box in Grid(SHAPE, block):
-        assert (mask.inside(box) == wanted[box.slices()]).all()
-    assert mask.inside(whole(SHAPE)).shape == SHAPE
+        assert (mask.read(box) == wanted[box.slices()]).all()
+    assert mask.read(whole_box(SHAPE)).shape == SHAPE
 
 
 @pytest.mark.parametrize(
@@ -55,40 +54,40 @@ def test_a_coarser_mask_stands_for_boxes(factor, block):
      (5000, 1, 1), (100, 15, 7), (1025, 9, 128), (1, 1, 1), (1, 2, None)],
 )  # fmt: skip
 def test_without_voxel_sizes_a_power_of_two_is_taken(length, own, factor):
-    """Otherwise a mask of 16 for 1000 voxels would be laid 63 apart, and be off by a quarter of a voxel in the end."""
-    volume, mask = Fake(np.zeros((1, length, 1, 1), np.uint8)), Fake(np.ones((1, own, 1, 1), np.uint8))
+    """With a factor of 63, a mask of 16 voxels for 1000 would be off by a quarter of its voxel at the end."""
+    volume, mask = FakeVolume(np.zeros((1, length, 1, 1), np.uint8)), FakeVolume(np.ones((1, own, 1, 1), np.uint8))
     if factor is None:
         with pytest.raises(BadSetting):
-            mask_of(mask, volume)
+            make_mask(mask, volume)
     elif own == 1:
-        assert mask_of(mask, volume).inside(whole((length, 1, 1))).all()
+        assert make_mask(mask, volume).read(whole_box((length, 1, 1))).all()
     else:
-        assert mask_of(mask, volume).factor == (factor, 1, 1)
+        assert make_mask(mask, volume).factor == (factor, 1, 1)
 
 
 @pytest.mark.parametrize("shape", [(14, 21, 30), (13, 21, 31), (12, 21, 30), (13, 13, 13), (5, 15, 30)])
-def test_masks_that_dont_fit(shape):
+def test_masks_that_dont_fit_are_refused(shape):
     with pytest.raises(BadSetting, match="or coarser by whole factors"):
-        mask_of(sized(np.ones(shape, np.uint8)), sized(np.zeros(SHAPE, np.uint8)))
+        make_mask(sized(np.ones(shape, np.uint8)), sized(np.zeros(SHAPE, np.uint8)))
 
 
-def test_a_mask_of_several_channels():
+def test_a_mask_of_several_channels_is_refused():
     with pytest.raises(BadSetting, match="must have one channel"):
-        mask_of(Fake(np.ones((2, *SHAPE), np.uint8)), sized(np.zeros(SHAPE, np.uint8)))
+        make_mask(FakeVolume(np.ones((2, *SHAPE), np.uint8)), sized(np.zeros(SHAPE, np.uint8)))
 
 
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory):
-    """A volume, a mask four times coarser with an empty half, a network whose answer is never zero."""
+    """Return a folder with a volume, a mask four times coarser with an empty half, and a network never zero."""
     folder = tmp_path_factory.mktemp("masked")
     drawn = np.random.default_rng(0).integers(1, 250, SHAPE).astype(np.uint8)
     mask = coarse((4, 4, 4), seed=3)
     mask[:, :, 4:] = 0
     zarr3(folder / "in.zarr", drawn, (8, 8, 8))
     zarr3(folder / "mask.zarr", mask, (2, 2, 2))
-    network = lively(UNet3d(features=(4, 8)))
+    network = randomise_norms(UNet3d(features=(4, 8)))
     with single_thread():
-        exported(folder / "net.pt2", network)
+        export_network(folder / "net.pt2", network)
     return folder, fine(mask, (4, 4, 4))
 
 
@@ -102,11 +101,11 @@ def run(masked, block, out, **changes):
 
 
 @pytest.mark.parametrize("block", [(4, 4, 4), (8, 10, 6), (64, 64, 64)])
-def test_zero_outside_and_the_same_inside_whatever_the_blocks(block, masked, tmp_path):
+def test_a_mask_zeroes_outside_and_changes_nothing_inside(block, masked, tmp_path):
     _, inside = masked
     done = run(masked, block, tmp_path / "masked")
     run(masked, (8, 8, 8), tmp_path / "all", mask=None)
-    found, everything = stored(tmp_path / "masked")[0], stored(tmp_path / "all")[0]
+    found, everything = read_stored(tmp_path / "masked")[0], read_stored(tmp_path / "all")[0]
     assert (found[~inside] == 0).all()
     assert (np.abs(found[inside].astype(int) - everything[inside]) <= 1).all()  # rounding may go either way
     assert (everything[inside] > 0).all()
@@ -127,6 +126,6 @@ def test_blocks_outside_are_never_read(masked, tmp_path):
     inference.plan()
     real, boxes = inference.volume.read, []
     inference.volume.read = lambda box: (boxes.append(box), real(box))[1]
-    inference.run(lambda plan, resumed: (boxes.clear(), Silent())[1])
+    inference.run(lambda plan, resumed: (boxes.clear(), SilentWatcher())[1])
     assert len(boxes) == sum(inside[box.slices()].any() for box in Grid(SHAPE, (4, 4, 4)))
     assert all(inside[box.slices()].any() for box in boxes)

@@ -1,11 +1,11 @@
-"""What lies where the output shall be: nothing that isn't ours is ever touched, and no input is ever removed."""
+"""Existing files at the output: foreign files are never touched, and no input is ever removed."""
 
 import shutil
 
 import numpy as np
 import pytest
 from blocks_children import Children, heard, say
-from infer_cases import exported, single_thread, stored
+from infer_cases import export_network, read_stored, single_thread
 from torch import nn
 from volumes_on_disk import zarr3
 
@@ -20,7 +20,7 @@ def given(tmp_path_factory):
     folder = tmp_path_factory.mktemp("given")
     zarr3(folder / "in.zarr", np.random.default_rng(0).integers(0, 255, (12, 12, 12)).astype(np.uint8), (8, 8, 8))
     with single_thread():
-        exported(folder / "net.pt2", nn.Sequential(nn.Conv3d(1, 1, 3, padding=1), nn.Sigmoid()))
+        export_network(folder / "net.pt2", nn.Sequential(nn.Conv3d(1, 1, 3, padding=1), nn.Sigmoid()))
     return folder
 
 
@@ -33,23 +33,23 @@ def everything(folder):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_begun_anew_with_other_settings(given, tmp_path):
+def test_overwrite_begins_anew_with_other_settings(given, tmp_path):
     Inference(a_job(given, tmp_path / "out", dtype="float16")).run()
-    with pytest.raises(WontResume, match="the output type was another one"):
+    with pytest.raises(WontResume, match="the output type has changed"):
         Inference(a_job(given, tmp_path / "out")).run()
     done = Inference(a_job(given, tmp_path / "out", overwrite=True, block=(6, 6, 6))).run()
     assert done.counts.done == 8
-    assert stored(tmp_path / "out").dtype == np.uint8
+    assert read_stored(tmp_path / "out").dtype == np.uint8
     assert len(list((tmp_path / "out" / "0" / "c").rglob("*/*/*/*"))) == 8
 
 
-def test_overwrite_where_there_is_nothing(given, tmp_path):
+def test_overwrite_works_where_there_is_nothing(given, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("nothing", "empty"):
         assert Inference(a_job(given, tmp_path / name, overwrite=True)).run().counts.done == 8
 
 
-def test_through_a_link_the_link_stays(given, tmp_path):
+def test_a_linked_folder_stays_linked(given, tmp_path):
     (tmp_path / "large disk").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "large disk")
     for overwrite in (False, True):
@@ -62,11 +62,11 @@ def test_through_a_link_the_link_stays(given, tmp_path):
     "names",
     [["notes.txt"], ["zarr.json", "0/zarr.json"], [f"{FOLDER}/{PLAN}", "mine.npy"], [f"{FOLDER}/{PLAN}", "1/x"]],
 )
-def test_what_isnt_ours_is_left_alone(names, given, tmp_path):
+def test_foreign_files_are_left_alone(names, given, tmp_path):
     out = tmp_path / "out"
     for name in names:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text("of somebody else")
+        (out / name).write_text("of another program")
     before = everything(out)
     with pytest.raises(BadSetting, match="wasn't made by this program, so --overwrite leaves it alone"):
         Inference(a_job(given, out, overwrite=True)).run()
@@ -75,8 +75,8 @@ def test_what_isnt_ours_is_left_alone(names, given, tmp_path):
     assert everything(out).items() >= before.items()
 
 
-def test_what_was_added_to_a_result_doesnt_stop_it(given, tmp_path):
-    """Coarser levels, for instance. But they aren't ours to remove."""
+def test_files_added_to_an_output_dont_stop_a_run(given, tmp_path):
+    """Coarser levels may be added, for instance; `--overwrite` doesn't remove them."""
     Inference(a_job(given, tmp_path / "out")).run()
     (tmp_path / "out" / "1").mkdir()
     assert Inference(a_job(given, tmp_path / "out")).run().counts.done == 8
@@ -84,7 +84,7 @@ def test_what_was_added_to_a_result_doesnt_stop_it(given, tmp_path):
         Inference(a_job(given, tmp_path / "out", overwrite=True)).run()
 
 
-def test_a_file_and_a_url_are_no_folders(given, tmp_path):
+def test_files_and_urls_are_refused_as_outputs(given, tmp_path):
     (tmp_path / "file").write_text("mine")
     for overwrite in (False, True):
         with pytest.raises(BadOutput, match="is a file: take another name"):
@@ -95,7 +95,7 @@ def test_a_file_and_a_url_are_no_folders(given, tmp_path):
 
 
 def test_an_input_is_never_removed_for_an_output(given, tmp_path):
-    """A result is a volume too, and may well be read for the next step."""
+    """An output is a volume too, and may be the input of the next run."""
     first = tmp_path / "first"
     Inference(a_job(given, first)).run()
     before = everything(first)
@@ -106,16 +106,16 @@ def test_an_input_is_never_removed_for_an_output(given, tmp_path):
         {"source": f"{given}/../{given.name}/in.zarr", "mask": f"file://{first}/0"},
         {"model": str(first / "0" / "net.pt2")},
     ):
-        with pytest.raises(BadSetting, match="lies in the output"):
+        with pytest.raises(BadSetting, match="is inside the output"):
             require_usable(str(first), a_job(given, first, **changes).files, overwrite=True)
     (first / "0" / "net.pt2").unlink()
-    with pytest.raises(BadSetting, match="lies in the output"):
+    with pytest.raises(BadSetting, match="is inside the output"):
         Inference(a_job(given, first, source=str(first), at={"c": 0}, overwrite=True)).run()
     assert everything(first) == before
 
 
-def test_what_is_refused_after_all_costs_nothing(given, tmp_path):
-    """The old result goes when the new one is planned, not before."""
+def test_a_refused_overwrite_keeps_the_old_output(given, tmp_path):
+    """The old output is removed only after the new one has been planned."""
     Inference(a_job(given, tmp_path / "out")).run()
     before = everything(tmp_path / "out")
     with pytest.raises(TooLittleMemory):
@@ -125,8 +125,8 @@ def test_what_is_refused_after_all_costs_nothing(given, tmp_path):
     assert everything(tmp_path / "out") == before
 
 
-def test_removed_half_way_it_isnt_taken_for_done(given, tmp_path, monkeypatch):
-    """Killed while it removes: without its plan nobody believes the marks of what is gone."""
+def test_an_output_removed_in_part_is_not_resumed(given, tmp_path, monkeypatch):
+    """The plan is removed first, so that the marks of missing blocks aren't trusted after a kill."""
     Inference(a_job(given, tmp_path / "out")).run()
 
     def killed(path):
@@ -152,7 +152,7 @@ with open(sys.argv[1], "rb+") as file:
 
 
 @pytest.mark.parametrize("name", ["blocks", "lock"])
-def test_while_another_process_is_at_work(name, given, tmp_path):
+def test_overwrite_is_refused_while_another_process_runs(name, given, tmp_path):
     Inference(a_job(given, tmp_path / "out")).run()
     before = everything(tmp_path / "out")
     with Children() as children:
@@ -166,7 +166,7 @@ def test_while_another_process_is_at_work(name, given, tmp_path):
     assert Inference(a_job(given, tmp_path / "out", overwrite=True)).run().counts.done == 8
 
 
-def test_several_ranks_would_remove_each_others_work(given, tmp_path):
+def test_overwrite_is_refused_for_several_ranks(given, tmp_path):
     with pytest.raises(BadSetting, match="--overwrite is for one process"):
         a_job(given, tmp_path / "out", overwrite=True, world=2)
 
@@ -194,10 +194,10 @@ def test_a_plan_alone_writes_nothing(given, tmp_path):
     assert everything(tmp_path / "out") == before
 
 
-def test_what_was_settled_isnt_quietly_something_else(given, tmp_path):
+def test_contradictions_of_the_stored_plan_are_refused(given, tmp_path):
     done = Inference(a_job(given, tmp_path / "out", block=None)).run()
     assert done.plan.backend == "torch"
-    with pytest.raises(WontResume, match="is computed by torch, not by compile"):
+    with pytest.raises(WontResume, match="was begun with the backend torch, not compile"):
         Inference(a_job(given, tmp_path / "out", block=None, backend="compile")).run()
     with pytest.raises(WontResume, match="--memory allows"):
         Inference(a_job(given, tmp_path / "out", block=None, memory=1000)).run()

@@ -1,4 +1,4 @@
-"""Files of torch.export.save: the same network comes out, and nothing in a hostile one is run, or takes the machine."""
+"""Files of torch.export.save are read back exactly; hostile ones run no code and exhaust no memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from blockwise_networks import Level, ToSize, assert_close, expected, lively
+from blockwise_networks import Level, ToSize, assert_close, expected, randomise_norms
 from torch import Tensor, nn
 
 from rigdyno.engines.blockwise.errors import BadNetwork
@@ -27,7 +27,7 @@ MOST_BYTES = 16 * 2**20
 
 
 class Figures(nn.Module):
-    """Buffers that are kept and that aren't, constants made on the way, memory in an unusual order, shared weights."""
+    """A network with buffers, persistent or not, constants, an unusual memory order and shared weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,9 +77,9 @@ def saved(module: nn.Module, path: Path, dynamic=None) -> Path:
     [*((name, "static") for name in NETWORKS), ("u-net", "any"), ("to a size", "any"), ("to a size", "named")],
 )
 @pytest.mark.filterwarnings("ignore:No complete tensor")
-def test_the_same_network_comes_out(name, dynamic, tmp_path):
+def test_a_saved_network_is_read_back(name, dynamic, tmp_path):
     torch.manual_seed(0)
-    module = lively(NETWORKS[name]())
+    module = randomise_norms(NETWORKS[name]())
     model = load_model(str(saved(module, tmp_path / "net.pt2", DYNAMIC[dynamic]))).model
     size, halo = (5, 4, 6), (2, 4, 0)
     box = model.read_box((6, 4, 6), halo)
@@ -113,7 +113,7 @@ Change = Callable[[bytes], bytes | None]
 
 
 def tampered(good: Path, path: Path, changes: dict[str, Change | bytes]) -> str:
-    """The same file with some entries changed, removed (None) or added."""
+    """Return a copy of the file with some entries changed, removed (None) or added."""
     with zipfile.ZipFile(good) as old, zipfile.ZipFile(path, "w") as new:
         entries = {name.split("/", 1)[1]: old.read(name) for name in old.namelist()}
         for name, change in changes.items():
@@ -134,7 +134,7 @@ def edited(edit: Callable[[dict], object]) -> Change:
 
 
 def refused(text: str) -> str:
-    """The line that is said; whatever else comes out of it is a fault."""
+    """Return the message of the refusal; check that it is one line and that little memory was used."""
     tracemalloc.start()
     try:
         with pytest.raises(BadNetwork) as caught:
@@ -149,7 +149,7 @@ def refused(text: str) -> str:
 
 
 def weight(**changes) -> Change:
-    """Another description of the first convolution's weight."""
+    """Change the description of the first convolution's weight."""
 
     def edit(document: dict) -> None:
         entry = document["config"]["0.weight"]
@@ -164,7 +164,7 @@ def ints(*numbers: int) -> list[dict[str, int]]:
 
 
 def call(number: int, **changes) -> Change:
-    """Another call in the graph: its target, or one of its arguments."""
+    """Change a call in the graph: its target, or one of its arguments."""
 
     def edit(document: dict) -> None:
         node = document["graph_module"]["graph"]["nodes"][number]
@@ -198,11 +198,11 @@ HOSTILE: dict[str, tuple[dict[str, Change | bytes], str]] = {
     "terabytes": ({WEIGHTS: weight(sizes=ints(2**20, 2**20, 1, 1, 1))}, "elements are stored"),
     "terabytes from one number": (
         {WEIGHTS: weight(sizes=ints(2**20, 2**20, 1, 1, 1), strides=ints(0, 0, 0, 0, 0))},
-        "larger than what is stored",
+        "larger than its stored data",
     ),
     "more than can be counted": (
         {WEIGHTS: weight(sizes=ints(2**40, 2**40, 1, 1, 1), strides=ints(0, 0, 0, 0, 0))},
-        "larger than what is stored",
+        "larger than its stored data",
     ),
     "out of bounds": ({WEIGHTS: weight(storage_offset={"as_int": 1})}, "elements are stored"),
     "before the beginning": ({WEIGHTS: weight(storage_offset={"as_int": -1})}, "elements are stored"),
@@ -235,7 +235,7 @@ def test_pickles_in_a_file_are_never_run(good, tmp_path):
     assert not (tmp_path / "was run").exists()
 
 
-def test_what_is_no_zip_or_not_all_of_one(good, tmp_path):
+def test_truncated_files_and_other_files_are_refused(good, tmp_path):
     content = good.read_bytes()
     for number, wrong in enumerate([b"", b"PK", content[: len(content) // 2], b"not a zip" * 100]):
         path = tmp_path / f"{number}.pt2"
@@ -249,32 +249,32 @@ def test_what_is_no_zip_or_not_all_of_one(good, tmp_path):
     refused(str(tmp_path / "empty.pt2"))
 
 
-def test_a_bomb_of_zeros_isnt_unpacked(good, tmp_path):
+def test_a_compressed_bomb_is_not_unpacked(good, tmp_path):
     with zipfile.ZipFile(tmp_path / "bad.pt2", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("good/models/model.json", b" " * (40 * 2**20))
     assert "compressed" in refused(str(tmp_path / "bad.pt2"))
 
 
-def test_files_with_some_bytes_changed(good, tmp_path):
-    """They are read as something else, or refused; nothing else happens."""
-    chance, content, path = random.Random(0), good.read_bytes(), tmp_path / "changed.pt2"
+def test_files_with_random_changes_are_read_or_refused(good, tmp_path):
+    """No other error occurs."""
+    generator, content, path = random.Random(0), good.read_bytes(), tmp_path / "changed.pt2"
     for _ in range(60):
         changed = bytearray(content)
-        for _ in range(chance.choice([1, 20, 400])):
-            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        for _ in range(generator.choice([1, 20, 400])):
+            changed[generator.randrange(len(changed))] = generator.randrange(256)
         path.write_bytes(changed)
         with suppress(BadNetwork):
             load_model(str(path))
 
 
-def test_figures_that_change_while_it_runs(tmp_path):
+def test_a_network_in_training_mode_is_refused(tmp_path):
     network = nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.BatchNorm3d(2)).train()
     program = torch.export.export(network, (torch.zeros(1, 1, 8, 8, 8),))
     torch.export.save(program, tmp_path / "training.pt2")
     assert ".eval()" in refused(str(tmp_path / "training.pt2"))
 
 
-def test_more_than_one_answer(tmp_path):
+def test_a_network_with_two_outputs_is_refused(tmp_path):
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -283,4 +283,4 @@ def test_more_than_one_answer(tmp_path):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             return self.one(x), x
 
-    assert "gives 2 tensors" in refused(str(saved(Two(), tmp_path / "two.pt2")))
+    assert "returns 2 tensors" in refused(str(saved(Two(), tmp_path / "two.pt2")))

@@ -1,26 +1,24 @@
-"""What a block is said to take against what it takes: bytes that live, products that torch counts."""
+"""Estimated costs of a block, compared with the live bytes and the products that torch counts."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from blockwise_networks import both_graphs, lively
+from blockwise_networks import both_graphs, randomise_norms
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from rigdyno.engines.blockwise.network.opaque import Alive
-from rigdyno.engines.blockwise.network.running import run
-from rigdyno.engines.blockwise.network.tracing import traced
-from rigdyno.engines.blockwise.network.trimming import Trimming
-from rigdyno.engines.blockwise.network.understood import Understood
+from rigdyno.engines.blockwise.network.opaque import LiveTensorCounter
+from rigdyno.engines.blockwise.network.tracing import trace_module
+from rigdyno.engines.blockwise.network.understood import Trimming, Understood, run_network
 from rigdyno.engines.blockwise.network.unet import UNet3d
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-FIGURES = 4096  # bytes of norms' figures and the like, which are seen where they are used
+FIGURES = 4096  # bytes of statistics of norms and the like, which the counter sees where they are used
 
 
 class Shallow(nn.Module):
-    """Softmax, mean pooling and slices leave maps that kernels must copy before they take them."""
+    """A network of softmax, mean pooling and slices, whose maps kernels must copy first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,20 +47,20 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("halo", [0, 4, 8])
-def test_peak_bytes_are_what_lives(name, halo):
+def test_peak_bytes_are_those_of_live_tensors(name, halo):
     make, channels = NETWORKS[name]
     torch.manual_seed(0)
-    for graph in both_graphs(lively(make()), channels, (16, 16, 16)):
+    for graph in both_graphs(randomise_norms(make()), channels, (16, 16, 16)):
         trimming, size, around = Trimming(graph), (13, 12, 16), (halo, halo, halo)
-        placement = trimming.placement(size, around)
+        placement = trimming.compute_placement(size, around)
         block = torch.randn(1, channels, *placement.read.shape)
         with torch.no_grad():
-            run(graph, placement, block)  # weights are brought into order once
-            with Alive() as alive:
+            run_network(graph, placement, block)  # the first run reorders the weights
+            with LiveTensorCounter() as alive:
                 alive.watch(block)
-                run(graph, placement, block)
-        said = trimming.peak_bytes(size, around)
-        assert alive.peak - FIGURES <= said <= 1.05 * alive.peak
+                run_network(graph, placement, block)
+        estimated = trimming.peak_bytes(size, around)
+        assert alive.peak - FIGURES <= estimated <= 1.05 * alive.peak
 
 
 CONVOLUTIONS = {
@@ -79,26 +77,26 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_multiply_adds_are_what_torch_counts(name):
+def test_multiply_adds_are_those_that_torch_counts(name):
     make, size = CONVOLUTIONS[name]
     module = make().eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         module(torch.zeros(1, 1, *size))
     plain, simple = (Trimming(graph) for graph in both_graphs(module, 1, size))
-    assert 2 * plain.multiply_adds(size, (0, 0, 0)) == counter.get_total_flops()
+    assert 2 * plain.count_multiply_adds(size, (0, 0, 0)) == counter.get_total_flops()
     if "u-net" in name:
-        assert simple.multiply_adds(size, (0, 0, 0)) < plain.multiply_adds(size, (0, 0, 0))
+        assert simple.count_multiply_adds(size, (0, 0, 0)) < plain.count_multiply_adds(size, (0, 0, 0))
 
 
 def test_products_of_a_block_approach_those_of_a_volume():
-    model = Understood(traced(UNet3d(features=(2, 4, 8)), 1, (16, 16, 16)))
+    model = Understood(trace_module(UNet3d(features=(2, 4, 8)), 1, (16, 16, 16)))
     large = (400, 400, 400)
     assert model.products(large, (0, 0, 0)) == pytest.approx(model.products_per_voxel * 400**3, rel=1e-6)
     halo = model.exact_halo
     assert model.products((8, 8, 8), halo) > 3 * model.products_per_voxel * 8**3
 
 
-def test_whoever_multiplies_nothing_still_takes_time():
-    model = Understood(traced(nn.Sequential(nn.MaxPool3d(2), nn.Upsample(scale_factor=2)), 1, (16, 16, 16)))
+def test_a_network_without_multiplications_still_costs_something():
+    model = Understood(trace_module(nn.Sequential(nn.MaxPool3d(2), nn.Upsample(scale_factor=2)), 1, (16, 16, 16)))
     assert model.products_per_voxel == 1.0
     assert model.products((4, 4, 4), (2, 2, 2)) == 64

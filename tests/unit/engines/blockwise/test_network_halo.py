@@ -1,18 +1,16 @@
-"""The exact halo: enough, and where the layers leave no choice, not a step more than enough."""
+"""The exact halo is enough, and not a step more than that."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from blockwise_networks import assert_close, blockwise, both_graphs, expected, full_shape, lively, part
+from blockwise_networks import assert_close, blockwise, both_graphs, expected, full_shape, part, randomise_norms
 from torch import Tensor, nn
 
-from rigdyno.engines.blockwise.boxes import Zyx
+from rigdyno.engines.blockwise.boxes import Zyx, round_up
 from rigdyno.engines.blockwise.network.graph import Network
-from rigdyno.engines.blockwise.network.probing import probed
-from rigdyno.engines.blockwise.network.running import run
-from rigdyno.engines.blockwise.network.spans import rounded_up
-from rigdyno.engines.blockwise.network.trimming import Trimming
+from rigdyno.engines.blockwise.network.opaque import measure_reach
+from rigdyno.engines.blockwise.network.understood import Trimming, run_network
 from rigdyno.engines.blockwise.network.unet import UNet3d
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,18 +35,18 @@ NETWORKS = {
 
 
 def trimming_of(module: nn.Module) -> Trimming:
-    return Trimming(both_graphs(lively(module), 1, (72, 72, 72))[1])
+    return Trimming(both_graphs(randomise_norms(module), 1, (72, 72, 72))[1])
 
 
 def with_nan_beyond(halo: int, given: int, shape: Zyx, axis: int) -> Tensor:
-    """Zeros as far as `halo`, not-a-number from there to what is given."""
+    """Return a block of zeros up to `halo`, and of NaN from there to `given`."""
     block = torch.full((1, 1, *shape), torch.nan)
     block.narrow(axis + 2, given - halo, shape[axis] - 2 * (given - halo)).zero_()
     return block
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_exact_is_enough_and_a_step_less_isnt(name):
+def test_the_exact_halo_is_enough_and_a_step_less_is_not(name):
     network = NETWORKS[name]()
     trimming = trimming_of(network)
     step, halo = trimming.step, tuple(map(max, trimming.exact_halo, trimming.least_halo()))
@@ -63,31 +61,35 @@ def test_exact_is_enough_and_a_step_less_isnt(name):
         assert less.isnan().any() == (exact > 0)
 
 
-def test_probing_finds_the_same():
-    """Two ways without a line in common: by arithmetic, and by not-a-number through the network as it is."""
+def test_measuring_finds_the_computed_halo():
+    """Both ways have no code in common: arithmetic, and NaN sent through the network."""
     coarse = [nn.Conv3d(1, 1, 3, padding=1) for _ in range(4)]
     network = chain(nn.MaxPool3d(8), *coarse, nn.Upsample(scale_factor=8), nn.Conv3d(1, 1, (3, 5, 1)))
-    trimming, found = trimming_of(network), probed(network, 1)
+    trimming, found = trimming_of(network), measure_reach(network, 1)
     assert found.margin == trimming.margin
-    assert found.reach == tuple(rounded_up(own, found.step) for own in trimming.exact_halo)
-    assert found.steady
+    assert found.reach == tuple(round_up(own, found.step) for own in trimming.exact_halo)
+    assert found.shift_invariant
 
 
-def test_what_a_u_net_of_three_poolings_sees():
-    """By hand: 2 x (1 + 2 + 4 + 8) on the way down and 2 x (4 + 2 + 1) on the way up are 44, on whole steps of 8."""
+def test_the_halo_of_a_u_net_is_that_computed_by_hand():
+    """2 x (1 + 2 + 4 + 8) on the way down and 2 x (4 + 2 + 1) on the way up are 44, in whole steps of 8: 48."""
     trimming = trimming_of(UNet3d(features=(2, 2, 2, 2), norm=False))
     assert trimming.step == (8, 8, 8)
     assert trimming.exact_halo == (48, 48, 48)
 
 
-def test_thick_slices_are_seen_less_far():
+def test_thick_slices_have_a_smaller_halo():
     trimming = trimming_of(UNet3d(features=(2, 2, 2), factor=(1, 3, 3), norm=False))
     assert trimming.step == (1, 9, 9)
-    assert trimming.exact_halo == (10, 36, 36)  # ten convolutions; 2 x (1 + 3 + 9) + 2 x (3 + 1) are 34
+    assert trimming.exact_halo == (
+        10,
+        36,
+        36,
+    )  # ten convolutions along z; along y and x 2 x (1 + 3 + 9) + 2 x (3 + 1) are 34
 
 
-def test_blocks_lie_side_by_side_without_a_seam():
-    network = lively(UNet3d(features=(2, 8), activation="silu"))
+def test_adjacent_blocks_have_no_seam():
+    network = randomise_norms(UNet3d(features=(2, 8), activation="silu"))
     graph = both_graphs(network, 1, (8, 8, 8))[1]
     trimming = Trimming(graph)
     exact = trimming.exact_halo
@@ -103,19 +105,19 @@ def test_blocks_lie_side_by_side_without_a_seam():
 
 
 class SeesBlock(Network):
-    """Said to see its block as a norm over it does: nothing is trimmed."""
+    """A network that claims to see its whole block, like a norm over it, so that nothing is trimmed."""
 
     sees_block = True
 
 
 def test_trimmed_and_untrimmed_are_the_same():
-    network = lively(UNet3d(features=(8, 8, 8)))
+    network = randomise_norms(UNet3d(features=(8, 8, 8)))
     graph = both_graphs(network, 1, (16, 16, 16))[1]
     trimming, size, halo = Trimming(graph), (5, 4, 3), (8, 4, 12)
     block = torch.randn(1, 1, *full_shape(trimming, size, halo))
-    trimmed = trimming.placement(size, halo)
-    everything = Trimming(SeesBlock(graph.channels_in, graph.nodes)).placement(size, halo)
+    trimmed = trimming.compute_placement(size, halo)
+    everything = Trimming(SeesBlock(graph.channels_in, graph.nodes)).compute_placement(size, halo)
     assert everything.read.shape == tuple(block.shape[2:])
     assert trimmed.boxes[-2].voxels < everything.boxes[-2].voxels
     with torch.no_grad():
-        assert_close(blockwise(graph, trimming, block, size, halo), run(graph, everything, block))
+        assert_close(blockwise(graph, trimming, block, size, halo), run_network(graph, everything, block))

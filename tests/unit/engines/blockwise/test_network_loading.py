@@ -1,4 +1,4 @@
-"""From what the user wrote to a network, and from mistakes in it to one line."""
+"""Networks are loaded by name, and mistakes give one line."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rigdyno.engines.blockwise.errors import BadNetwork, BadSetting, BlockwiseError, MissingExtra
-from rigdyno.engines.blockwise.network.loading import load_model, load_weights, model_of
+from rigdyno.base.errors import MissingExtra
+from rigdyno.engines.blockwise.errors import BadNetwork, BadSetting, BlockwiseError
+from rigdyno.engines.blockwise.network.loading import load_model, load_weights, make_model
 from rigdyno.engines.blockwise.network.understood import Understood
 from rigdyno.engines.blockwise.network.unet import UNet3d
 
-pytestmark = pytest.mark.usefixtures("one_thread", "_path_as_it_was")
+pytestmark = pytest.mark.usefixtures("one_thread", "_restore_path")
 SMALL = {"features": "2,3", "norm": "false"}
 
 
 @pytest.fixture
-def _path_as_it_was(monkeypatch):
+def _restore_path(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
@@ -54,12 +55,12 @@ def run(model, block: Tensor) -> Tensor:
 
 @pytest.fixture
 def own(tmp_path) -> Path:
-    path = tmp_path / "random.py"  # as a module of Python's own is called
+    path = tmp_path / "random.py"  # the name of a module of Python's library
     path.write_text(OWN)
     return path
 
 
-def refused(kind: type[BlockwiseError], text: str, **options) -> str:
+def refused(kind: type[BlockwiseError] | type[MissingExtra], text: str, **options) -> str:
     with pytest.raises(kind) as caught:
         load_model(text, **options)
     line = str(caught.value)
@@ -68,7 +69,7 @@ def refused(kind: type[BlockwiseError], text: str, **options) -> str:
     return line
 
 
-def test_ours_with_settings():
+def test_unet3d_takes_settings():
     loaded = load_model("unet3d", settings={**SMALL, "factor": "(1,3,3)", "out_channels": "2", "activation": "elu"})
     assert isinstance(loaded.model, Understood)
     assert (loaded.model.channels_in, loaded.model.channels_out) == (1, 2)
@@ -77,19 +78,19 @@ def test_ours_with_settings():
     assert any("random weights" in remark for remark in loaded.remarks)
 
 
-def test_two_channels_and_no_sigmoid():
+def test_unet3d_takes_two_channels_without_sigmoid():
     model = load_model("unet3d", settings={**SMALL, "sigmoid": "False"}, channels=2).model
     assert model.channels_in == 2
     assert not model.bounded
 
 
-def test_the_same_random_weights_every_time():
+def test_random_weights_are_the_same_every_time():
     one, other = (load_model("unet3d", settings=SMALL).model.identity() for _ in range(2))
     assert one == other
 
 
 @pytest.mark.parametrize(("name", "channels"), [("Net", 2), ("build", 3), ("ready", 2)])
-def test_a_file_of_ones_own(own, name, channels):
+def test_a_network_is_loaded_from_a_python_file(own, name, channels):
     import random
 
     loaded = load_model(f"{own}:{name}")
@@ -98,14 +99,14 @@ def test_a_file_of_ones_own(own, name, channels):
     assert sys.modules["random"] is random
 
 
-def test_a_file_of_ones_own_may_import_what_lies_beside_it(tmp_path):
+def test_a_python_file_may_import_its_neighbours(tmp_path):
     (tmp_path / "beside_the_network.py").write_text(OWN)
     (tmp_path / "colorsys.py").write_text("raise AssertionError('this is Python's')")
     (tmp_path / "net.py").write_text("import colorsys\nfrom beside_the_network import build")
     assert load_model(f"{tmp_path}/net.py:build").model.channels_out == 3
 
 
-def test_settings_of_ones_own(own):
+def test_settings_are_passed_to_a_python_file(own):
     assert load_model(f"{own}:Net", settings={"width": "5", "bias": "false"}).model.channels_out == 5
 
 
@@ -114,11 +115,11 @@ def test_settings_of_ones_own(own):
     [
         ("Net", {"wdith": "5"}, "no setting 'wdith'; it has width, bias"),
         ("Net", {"width": "five"}, "can't be made"),
-        ("ready", {"width": "5"}, "made already"),
+        ("ready", {"width": "5"}, "an instance already"),
         ("broken", {}, "IndexError"),
     ],
 )
-def test_wrong_settings(own, name, settings, said):
+def test_wrong_settings_for_a_python_file_are_refused(own, name, settings, said):
     assert said in refused(BadSetting, f"{own}:{name}", settings=settings)
 
 
@@ -128,10 +129,10 @@ def test_wrong_settings(own, name, settings, said):
         ("Nett", "no network named 'Nett'"),
         ("number", "no network named"),
         ("empty", "a dict, not"),
-        ("anything", "nothing that a network"),
+        ("anything", "can't be called to make a network"),
     ],
 )
-def test_wrong_names_in_a_file(own, name, said):
+def test_wrong_names_in_a_python_file_are_refused(own, name, said):
     assert said in refused(BadNetwork, f"{own}:{name}")
 
 
@@ -145,7 +146,7 @@ def test_wrong_names_in_a_file(own, name, said):
         ("raise RuntimeError\n", "RuntimeError"),
     ],
 )
-def test_a_file_that_cant_be_imported(tmp_path, content, said):
+def test_a_python_file_that_cant_be_imported_is_refused(tmp_path, content, said):
     (tmp_path / "net.py").write_text(content)
     assert said in refused(BadNetwork, f"{tmp_path}/net.py:build")
 
@@ -161,7 +162,7 @@ def test_a_file_that_cant_be_imported(tmp_path, content, said):
         ("monai:BasicUNet", MissingExtra, "pip install monai"),
     ],
 )
-def test_unknown_names(text, kind, said, monkeypatch):
+def test_unknown_names_are_refused(text, kind, said, monkeypatch):
     monkeypatch.setitem(sys.modules, "monai", None)
     assert said in refused(kind, text)
 
@@ -175,11 +176,11 @@ def test_unknown_names(text, kind, said, monkeypatch):
         ({"features": "[1"}, "can't be made"),
     ],
 )
-def test_wrong_settings_of_ours(settings, said):
+def test_wrong_settings_for_unet3d_are_refused(settings, said):
     assert said in refused(BadSetting, "unet3d", settings=settings)
 
 
-def test_an_exported_file_has_everything_inside():
+def test_an_exported_file_takes_no_settings_and_no_weights():
     assert "inside" in refused(BadSetting, "net.pt2", settings={"width": "3"})
     assert "inside" in refused(BadSetting, "net.pt2", weights=Path("weights.pt"))
 
@@ -189,7 +190,7 @@ def small() -> UNet3d:
     return UNet3d(features=(2, 3), norm=False)
 
 
-def test_weights_in_every_form(tmp_path):
+def test_weights_are_read_in_every_form(tmp_path):
     module = small().eval()
     state = module.state_dict()
     torch.save(state, tmp_path / "plain.pt")
@@ -213,29 +214,29 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-def test_weights_that_would_run_code(tmp_path):
+def test_weights_that_would_run_code_are_refused(tmp_path):
     for name in ("bomb.pt", "bomb.safetensors"):
         torch.save({"state_dict": small().state_dict(), "more": Bomb(tmp_path / "was run")}, tmp_path / name)
-        assert "something else than weights" in refused(BadNetwork, "unet3d", settings=SMALL, weights=tmp_path / name)
+        assert "doesn't hold weights" in refused(BadNetwork, "unet3d", settings=SMALL, weights=tmp_path / name)
     assert not (tmp_path / "was run").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 100, b"\x80\x02."])
 @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
-def test_weights_that_are_none(tmp_path, name, content):
+def test_files_that_hold_no_weights_are_refused(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(BadNetwork, match="something else than weights"):
+    with pytest.raises(BadNetwork, match="doesn't hold weights"):
         load_weights(tmp_path / name)
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"a": 1.0}, {0: torch.zeros(1)}, torch.zeros(3)])
-def test_weights_that_are_no_state(tmp_path, content):
+def test_files_that_hold_no_state_dict_are_refused(tmp_path, content):
     torch.save(content, tmp_path / "weights.pt")
     with pytest.raises(BadNetwork, match="isn't a state dict"):
         load_weights(tmp_path / "weights.pt")
 
 
-def test_weights_that_arent_there(tmp_path):
+def test_missing_weights_are_refused(tmp_path):
     for name in ("nowhere.pt", "nowhere.safetensors"):
         with pytest.raises(BadNetwork, match="there is no file"):
             load_weights(tmp_path / name)
@@ -251,7 +252,7 @@ def test_weights_that_arent_there(tmp_path):
         (lambda state: state.update({"last.bias": torch.zeros(1, device="meta")}), "doesn't fit"),
     ],
 )
-def test_weights_that_dont_fit(tmp_path, change, said):
+def test_weights_that_dont_fit_are_refused(tmp_path, change, said):
     state = dict(small().state_dict())
     change(state)
     torch.save(state, tmp_path / "weights.pt")
@@ -281,9 +282,9 @@ class Fails(nn.Module):
 @pytest.mark.parametrize(
     ("network", "said"),
     [
-        (Two(), "gives 2 tensors"),
+        (Two(), "returns 2 tensors"),
         (TakesTwo(), "can't be run"),
-        (Flat(), "must give one tensor"),
+        (Flat(), "must return one tensor"),
         (Fails(), "can't be run"),
         (nn.Conv3d(2, 1, 3, padding=1), "can't be run"),
         (nn.Conv3d(1, 1, 3, stride=2, padding=1), "one for each"),
@@ -291,14 +292,14 @@ class Fails(nn.Module):
         (nn.AdaptiveAvgPool3d(1), "one for each"),
     ],
 )
-def test_networks_that_dont_answer_for_each_voxel(network, said):
+def test_networks_without_one_output_per_voxel_are_refused(network, said):
     with pytest.raises(BadNetwork, match=said) as caught:
-        model_of(network, 1)
+        make_model(network, 1)
     assert str(caught.value).isprintable()
 
 
-def test_a_network_of_thirds_is_traced_on_what_it_can_take():
-    """32 isn't a multiple of 3: on a cube of 32 it would be resized by 3.2."""
+def test_a_network_of_thirds_is_traced_on_a_multiple_of_three():
+    """32 isn't a multiple of 3: on a cube of 32 the network would resize by 3.2."""
 
     class Thirds(nn.Module):
         def __init__(self) -> None:
@@ -309,6 +310,6 @@ def test_a_network_of_thirds_is_traced_on_what_it_can_take():
             small = self.body(nn.functional.max_pool3d(x, (1, 3, 3)))
             return nn.functional.interpolate(small, size=x.shape[2:]) + x
 
-    loaded = model_of(Thirds(), 1)
+    loaded = make_model(Thirds(), 1)
     assert isinstance(loaded.model, Understood)
     assert loaded.model.step == (1, 3, 3)

@@ -1,4 +1,4 @@
-"""Random networks block by block against the same networks as a whole: trimming and folding change nothing."""
+"""Random networks give the same block by block as in one piece: trimming and folding change nothing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from blockwise_networks import (
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from rigdyno.engines.blockwise.network.trimming import Trimming
+from rigdyno.engines.blockwise.network.understood import Trimming
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-# Without shrinking: every try traces a network, and it would go on for minutes.
+# Without shrinking: every example traces a network, which would take minutes.
 few = settings(
     max_examples=12,
     deadline=None,
@@ -35,8 +35,8 @@ TRACED_ON = (36, 36, 36)
 
 @few
 @given(network=random_networks(), seed=st.integers(0, 1000), data=st.data())
-def test_random_networks(network, seed, data):
-    chance = torch.Generator().manual_seed(seed)
+def test_random_networks_give_the_same_block_by_block(network, seed, data):
+    generator = torch.Generator().manual_seed(seed)
     for graph in both_graphs(network, 1, TRACED_ON):
         trimming = Trimming(graph)
         for halo in some_halos(trimming):
@@ -44,15 +44,15 @@ def test_random_networks(network, seed, data):
             shape = full_shape(trimming, size, halo)
             if torch.Size(shape).numel() > MOST_VOXELS:
                 continue
-            block = torch.randn(1, 1, *shape, generator=chance)
+            block = torch.randn(1, 1, *shape, generator=generator)
             wanted = expected(network, block, size, halo, trimming.margin)
             assert_close(blockwise(graph, trimming, block, size, halo), wanted)
 
 
 @few
 @given(network=random_networks(deepest=1), seed=st.integers(0, 1000), data=st.data())
-def test_nothing_beyond_the_exact_halo_counts(network, seed, data):
-    """Two ways to see it: the answer stays the same with more around the block, and not-a-number doesn't get in."""
+def test_voxels_beyond_the_exact_halo_have_no_influence(network, seed, data):
+    """The output stays the same with more voxels around the block, and with NaN there."""
     plain, simple = both_graphs(network, 1, TRACED_ON)
     trimming = Trimming(simple)
     assert trimming.exact_halo == Trimming(plain).exact_halo

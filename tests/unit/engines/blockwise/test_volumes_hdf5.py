@@ -1,4 +1,4 @@
-"""HDF5: paths in the file, datasets of all layouts, damaged files."""
+"""HDF5 is read with paths in the file, in all layouts; damaged files are refused."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from volumes_on_disk import czyx, hdf5, numbers
 
-from rigdyno.engines.blockwise.boxes import Box, whole
+from rigdyno.engines.blockwise.boxes import Box, whole_box
 from rigdyno.engines.blockwise.errors import BadRegion, BadSetting, BadVolume
-from rigdyno.engines.blockwise.ports import VoxelSize
+from rigdyno.engines.blockwise.interfaces import VoxelSize
 from rigdyno.engines.blockwise.volumes import open_volume
 
 SHAPE = (20, 13, 17)
@@ -19,7 +19,7 @@ SHAPE = (20, 13, 17)
 
 def everything(location, **options):
     volume = open_volume(str(location), **options)
-    return volume.read(whole(volume.shape)).values
+    return volume.read(whole_box(volume.shape)).values
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def two(tmp_path):
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(data=st.data())
-def test_any_box_is_what_numpy_would_cut_out(tmp_path, chunks, data):
+def test_any_box_equals_the_numpy_slice(tmp_path, chunks, data):
     values, file = numbers(*SHAPE), tmp_path / "in.h5"
     if not file.exists():
         hdf5(file, raw=(values, chunks))
@@ -48,13 +48,13 @@ def test_any_box_is_what_numpy_would_cut_out(tmp_path, chunks, data):
 
 
 @pytest.mark.parametrize("path", ["/a/raw", ":a/raw", ":/a/raw", "/a/raw/", "/a"])
-def test_paths_in_the_file(two, path):
+def test_paths_continue_inside_the_file(two, path):
     volume = open_volume(f"{two}{path}")
-    assert np.array_equal(volume.read(whole(volume.shape)).values[0], numbers(5, 6, 7))
+    assert np.array_equal(volume.read(whole_box(volume.shape)).values[0], numbers(5, 6, 7))
     assert volume.location == f"{two}{path}"
 
 
-def test_small_arrays_beside_the_volume_are_no_choice(tmp_path):
+def test_arrays_that_are_no_volumes_are_ignored(tmp_path):
     file = hdf5(
         tmp_path / "in.h5", raw=(numbers(5, 6, 7), None), names=(np.arange(3), None), plane=(numbers(4, 4), None)
     )
@@ -62,14 +62,14 @@ def test_small_arrays_beside_the_volume_are_no_choice(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", ">u2", ">f4"])
-def test_types(tmp_path, dtype):
+def test_supported_types_are_read(tmp_path, dtype):
     values = numbers(5, 6, 7, dtype=dtype)
     read = everything(hdf5(tmp_path / "in.h5", raw=(values, (4, 4, 4))))
     assert read.dtype.isnative
     assert np.array_equal(read[0], values)
 
 
-def test_channels_and_time(tmp_path):
+def test_channels_and_time_are_selected(tmp_path):
     values = numbers(3, 2, 5, 6, 7)
     file = hdf5(tmp_path / "in.h5", raw=(values, (1, 1, 4, 4, 4)))
     with pytest.raises(BadSetting, match=r"has 3 along t: choose one, for instance --at t=0$"):
@@ -78,7 +78,7 @@ def test_channels_and_time(tmp_path):
     assert np.array_equal(everything(file, at={"t": 1, "c": 1}), values[1, 1:])
 
 
-def test_axes_by_dimension_labels(tmp_path):
+def test_axes_follow_dimension_labels(tmp_path):
     values = numbers(5, 6, 7, 2)
     file = hdf5(tmp_path / "in.h5", raw=(values, None))
     with h5py.File(file, "r+") as content:
@@ -99,7 +99,7 @@ def test_axes_by_dimension_labels(tmp_path):
         (None, VoxelSize()),
     ],
 )
-def test_voxel_sizes(tmp_path, attribute, size):
+def test_voxel_sizes_are_read(tmp_path, attribute, size):
     file = hdf5(tmp_path / "in.h5", raw=(numbers(1, 5, 6, 7), None))
     if attribute is not None:
         with h5py.File(file, "r+") as content:
@@ -119,7 +119,7 @@ def test_several_threads_read_at_once(tmp_path):
 # Chunks.
 
 
-def test_a_chunk_that_was_never_stored(tmp_path):
+def test_a_chunk_that_was_never_stored_is_reported(tmp_path):
     with h5py.File(tmp_path / "in.h5", "w") as content:
         sparse = content.create_dataset("raw", shape=(8, 8, 8), dtype="u1", chunks=(4, 4, 4), fillvalue=7)
         sparse[:4] = 1
@@ -130,10 +130,10 @@ def test_a_chunk_that_was_never_stored(tmp_path):
     assert reading.values.ravel().tolist() == [1, 7]
 
 
-def test_an_array_that_was_never_stored(tmp_path):
+def test_an_array_that_was_never_stored_is_reported(tmp_path):
     with h5py.File(tmp_path / "in.h5", "w") as content:
         content.create_dataset("raw", shape=(8, 8, 8), dtype="u1")
-    assert open_volume(str(tmp_path / "in.h5")).read(whole((8, 8, 8))).missing
+    assert open_volume(str(tmp_path / "in.h5")).read(whole_box((8, 8, 8))).missing
 
 
 def test_a_virtual_array_is_not_missing(tmp_path):
@@ -143,12 +143,12 @@ def test_a_virtual_array_is_not_missing(tmp_path):
     virtual[:] = h5py.VirtualSource(str(tmp_path / "part.h5"), "raw", shape=(4, 5, 6))
     with h5py.File(tmp_path / "in.h5", "w") as content:
         content.create_virtual_dataset("raw", virtual)
-    reading = open_volume(str(tmp_path / "in.h5")).read(whole((4, 5, 6)))
+    reading = open_volume(str(tmp_path / "in.h5")).read(whole_box((4, 5, 6)))
     assert np.array_equal(reading.values[0], values)
     assert not reading.missing
 
 
-def test_a_damaged_chunk_spoils_its_region_alone(tmp_path):
+def test_a_damaged_chunk_affects_only_its_region(tmp_path):
     values = numbers(*SHAPE)
     file = hdf5(tmp_path / "in.h5", raw=(values, (8, 13, 17)))
     with h5py.File(file) as content:
@@ -176,40 +176,40 @@ def refusal(location, file):
 
 
 def test_several_arrays_are_listed(two):
-    assert refusal(two, two) == "IN is no array: name one of those in it, a/raw, b"
+    assert refusal(two, two) == "IN isn't an array: name one of those in it, a/raw, b"
     assert refusal(f"{two}/c", two) == "IN/c: the file has no 'c'; name one of those in it, a/raw, b"
     assert refusal(f"{two}:b/x", two) == "IN:b/x: the file has no 'b/x'; name one of those in it, a/raw, b"
 
 
-def test_nothing_that_could_be_a_volume(tmp_path):
+def test_a_file_without_a_volume_is_refused(tmp_path):
     file = hdf5(tmp_path / "in.h5", plane=(numbers(6, 7), None))
-    assert refusal(file, file) == "IN is no array: nothing in it has 3 dimensions or more"
+    assert refusal(file, file) == "IN isn't an array: nothing in it has 3 dimensions or more"
     assert refusal(f"{file}/plane", file).startswith("IN/plane has 2 dimensions")
 
 
-def test_other_types(tmp_path):
+def test_other_types_are_refused(tmp_path):
     file = hdf5(tmp_path / "in.h5", raw=(np.zeros((5, 6, 7)), None))
     assert (
         refusal(file, file) == "IN holds float64, and uint8, uint16, float32 are read: convert it to one of them first"
     )
 
 
-def test_damaged_files(tmp_path):
+def test_damaged_files_are_refused(tmp_path):
     file = hdf5(tmp_path / "in.h5", raw=(numbers(30, 30, 30), (8, 8, 8)))
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
     assert refusal(file, file).startswith("can't open IN: Unable to synchronously open file (truncated file")
     for damaged in (b"", b"garbage" * 100):
         file.write_bytes(damaged)
-        assert refusal(file, file) == "IN is no HDF5 file, or a damaged one: its first bytes aren't those of HDF5"
+        assert refusal(file, file) == "IN isn't an HDF5 file, or is damaged: its first bytes aren't those of HDF5"
 
 
-def test_a_filter_that_is_not_there(tmp_path, monkeypatch):
+def test_a_missing_filter_is_named(tmp_path, monkeypatch):
     file = hdf5(tmp_path / "in.h5", raw=(numbers(5, 6, 7), (4, 4, 4)))
     monkeypatch.setattr(h5py.h5z, "filter_avail", lambda code: False)
     assert refusal(file, file) == "IN needs the HDF5 filter 1 (deflate), which is missing: pip install hdf5plugin"
 
 
-def test_no_voxels(tmp_path):
+def test_an_array_without_voxels_is_refused(tmp_path):
     file = hdf5(tmp_path / "in.h5", raw=(numbers(5, 0, 7), None))
     assert refusal(file, file) == "IN has no voxels: its shape is 5 x 0 x 7"

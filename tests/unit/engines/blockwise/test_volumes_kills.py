@@ -1,4 +1,4 @@
-"""Writers that are killed in the middle leave whole blocks, or none; what else they leave can be removed."""
+"""Killed writers leave whole blocks or none; their other files can be removed."""
 
 import os
 import random
@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blocks_children import until
-from shards_by_hand import chunks_of
+from shards_by_hand import read_index
 
 from rigdyno.engines.blockwise.boxes import Box
-from rigdyno.engines.blockwise.ports import VoxelSize
+from rigdyno.engines.blockwise.interfaces import VoxelSize
 from rigdyno.engines.blockwise.volumes import OmeZarrOutput
 
 KILLS = 12
 BLOCK = (64, 64, 64)
 BOXES = [Box((start, 0, 0), (min(start + 64, 300), 64, 64)) for start in range(0, 300, 64)]
-# One process imports everything and forks; no thread runs in it, so the writers start as if they were alone.
+# One process imports everything and forks the writers; it has no threads that a fork could break.
 WRITERS = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,7 @@ for _ in sys.stdin:
 
 
 def values(box):
-    """Nothing that can be compressed, so that the writing takes its time."""
+    """Return values that can't be compressed, so that writing takes long."""
     return np.random.default_rng(box.start[0]).integers(0, 256, (2, *box.shape), np.uint8)
 
 
@@ -70,16 +70,16 @@ def shards(output):
 
 
 def is_stopped(pid):
-    """Return whether all threads stand still."""
+    """Return whether all threads of a process are stopped."""
     states = [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{pid}/task").glob("*/stat")]
     return set(states) == {"T"}
 
 
 def kill_in_the_middle_of_a_block(writer, output):
-    """A stopped process can be looked at: it is killed if its block is half written, and else goes on."""
+    """Stop the writer again and again, and kill it when a block is half written."""
     while True:
         os.kill(writer, signal.SIGSTOP)
-        until(lambda: is_stopped(writer), "the writer stood still")
+        until(lambda: is_stopped(writer), "the writer was stopped")
         if any(output.folder.rglob("*.__lock")):
             os.kill(writer, signal.SIGKILL)
             return
@@ -87,7 +87,7 @@ def kill_in_the_middle_of_a_block(writer, output):
 
 
 def killed_writers(output):
-    """Yields each time that a writer was killed: after some blocks, and then at any moment or amid a block."""
+    """Yield each time a writer was killed: at a random moment, or in the middle of a block."""
     moments = random.Random(5)
     command = [sys.executable, "-c", WRITERS, output.location]
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -96,7 +96,7 @@ def killed_writers(output):
             print(file=parent.stdin, flush=True)
             writer = int(parent.stdout.readline())
             for _ in range(moments.randint(0, 4)):
-                output.remove_litter()  # which the living don't mind
+                output.remove_litter()  # must not disturb running writers
                 assert parent.stdout.readline() == "written\n"
             if number % 2:
                 os.kill(writer, signal.SIGKILL)
@@ -108,11 +108,11 @@ def killed_writers(output):
         parent.stdin.close()
 
 
-def test_kills_at_random_moments(output):
+def test_kills_at_random_moments_leave_only_whole_blocks(output):
     litter = 0
     for _ in killed_writers(output):
         for shard in shards(output):
-            chunks_of(shard, (2, *BLOCK), (1, 64, 64, 64))
+            read_index(shard, (2, *BLOCK), (1, 64, 64, 64))
         litter += output.remove_litter()
     assert litter >= KILLS // 2
     written = [box for box in BOXES if output.shard(box).exists()]
@@ -121,7 +121,7 @@ def test_kills_at_random_moments(output):
         assert np.array_equal(output.read(box), values(box))
 
 
-def test_a_block_goes_on_after_a_kill(output):
+def test_a_half_written_block_is_written_again(output):
     box = BOXES[-1]
     output.shard(box).parent.mkdir(parents=True)
     output.shard(box).with_name(f"{output.shard(box).name}.__lock").write_bytes(b"half a block")

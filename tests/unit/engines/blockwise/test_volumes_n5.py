@@ -1,4 +1,4 @@
-"""N5: blocks written by hand, as its specification has them, are the oracle for the order of axes."""
+"""N5 is read in the right order of axes, compared with blocks written by hand from the specification."""
 
 import gzip
 import struct
@@ -9,16 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from volumes_on_disk import czyx, edit, n5, numbers, put
 
-from rigdyno.engines.blockwise.boxes import Box, whole
+from rigdyno.engines.blockwise.boxes import Box, whole_box
 from rigdyno.engines.blockwise.errors import BadRegion, BadVolume
-from rigdyno.engines.blockwise.ports import VoxelSize
+from rigdyno.engines.blockwise.interfaces import VoxelSize
 from rigdyno.engines.blockwise.volumes import open_volume
 
 SHAPE = (20, 13, 17)
 
 
 def by_hand(folder, lengths, block, blocks, data_type="uint16", compression="raw"):
-    """`blocks` from a place in the grid, x first, to the lengths of the block, x first, and its values, x fastest."""
+    """Write an array. `blocks` maps a grid index to the shape and the values of a block, all with x first."""
     metadata = {"dimensions": lengths, "blockSize": block, "dataType": data_type}
     put(folder / "attributes.json", {**metadata, "compression": {"type": compression}})
     code = {"uint8": "B", "uint16": "H", "float32": "f"}[data_type]
@@ -33,20 +33,20 @@ def by_hand(folder, lengths, block, blocks, data_type="uint16", compression="raw
 
 def everything(folder, **options):
     volume = open_volume(str(folder), **options)
-    return volume.read(whole(volume.shape)).values
+    return volume.read(whole_box(volume.shape)).values
 
 
 @pytest.mark.parametrize("compression", ["raw", "gzip"])
 @pytest.mark.parametrize("data_type", ["uint8", "uint16", "float32"])
-def test_x_runs_fastest(tmp_path, compression, data_type):
+def test_x_varies_fastest(tmp_path, compression, data_type):
     folder = by_hand(tmp_path, [4, 3, 2], [4, 3, 2], {(0, 0, 0): ((4, 3, 2), range(24))}, data_type, compression)
     volume = open_volume(str(folder))
     assert (volume.shape, volume.chunk, volume.dtype) == ((2, 3, 4), (2, 3, 4), data_type)
     assert everything(folder)[0].tolist() == np.arange(24).reshape(2, 3, 4).tolist()
 
 
-def test_blocks_lie_in_folders_by_x_then_y_then_z(tmp_path):
-    """Three voxels along x and two along z, in blocks of 2: those at the end are shorter, as Java's N5 writes them."""
+def test_blocks_are_in_folders_by_x_y_z(tmp_path):
+    """Three voxels along x and two along z, in blocks of 2: Java's N5 writes shorter blocks at the end."""
     blocks = {
         (0, 0, 0): ((2, 1, 2), [1, 2, 11, 12]),
         (1, 0, 0): ((1, 1, 2), [3, 13]),
@@ -68,7 +68,7 @@ def test_a_fourth_axis_is_channels_and_a_fifth_time(tmp_path):
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(data=st.data())
-def test_any_box_is_what_numpy_would_cut_out(tmp_path, data):
+def test_any_box_equals_the_numpy_slice(tmp_path, data):
     values = numbers(*SHAPE)
     if not (tmp_path / "in.n5").exists():
         n5(tmp_path / "in.n5", values, (8, 6, 5))
@@ -81,7 +81,7 @@ def test_any_box_is_what_numpy_would_cut_out(tmp_path, data):
     assert not reading.missing
 
 
-def test_axes_by_name(tmp_path):
+def test_axes_follow_their_names(tmp_path):
     values = numbers(5, 6, 7)
     folder = n5(tmp_path / "in.n5", values, (4, 4, 4), axes=["z", "y", "x"])
     assert np.array_equal(everything(folder)[0], values.T)
@@ -112,11 +112,11 @@ def test_axes_by_name(tmp_path):
         ({}, VoxelSize()),
     ],
 )
-def test_voxel_sizes(tmp_path, attributes, size):
+def test_voxel_sizes_are_read(tmp_path, attributes, size):
     assert open_volume(str(n5(tmp_path / "in.n5", numbers(5, 6, 7), (4, 4, 4), **attributes))).voxel_size == size
 
 
-def test_voxel_sizes_of_a_pyramid_stand_in_the_group(tmp_path):
+def test_voxel_sizes_of_a_pyramid_are_read_from_the_group(tmp_path):
     group = {"pixelResolution": {"dimensions": [4, 4, 40], "unit": "nm"}, "scales": [[1, 1, 1], [2, 2, 1]]}
     put(tmp_path / "attributes.json", group)
     n5(tmp_path / "s1", numbers(5, 6, 7), (4, 4, 4), downsamplingFactors=[2, 2, 1])
@@ -126,13 +126,13 @@ def test_voxel_sizes_of_a_pyramid_stand_in_the_group(tmp_path):
 # Blocks that are missing or damaged.
 
 
-def test_a_missing_block_is_filled_and_told(tmp_path):
+def test_a_missing_block_is_filled_and_reported(tmp_path):
     values = numbers(*SHAPE)
     folder = n5(tmp_path / "in.n5", values, (8, 8, 8))
     (folder / "2" / "0" / "1").unlink()  # x from 16, y from 0, z from 8
     volume = open_volume(str(folder))
     assert not volume.read(Box((0, 0, 0), (8, 13, 17))).missing
-    reading = volume.read(whole(SHAPE))
+    reading = volume.read(whole_box(SHAPE))
     values[8:16, :8, 16:] = 0
     assert reading.missing
     assert np.array_equal(reading.values[0], values)
@@ -148,7 +148,7 @@ def test_a_missing_block_is_filled_and_told(tmp_path):
         (lambda block: block[:16] + b"garbage", "Zlib|inflate|Not enough data"),
     ],
 )
-def test_a_damaged_block_spoils_its_region_alone(tmp_path, content, reason):
+def test_a_damaged_block_affects_only_its_region(tmp_path, content, reason):
     values = numbers(*SHAPE)
     folder = n5(tmp_path / "in.n5", values, (8, 8, 8))
     block = folder / "0" / "1" / "0"
@@ -177,7 +177,7 @@ def test_a_group_names_its_arrays(tmp_path):
     assert refusal(tmp_path) == "IN is an N5 group: name one array in it, mask, volumes/raw/s0"
 
 
-def test_what_it_does_not_read(tmp_path):
+def test_unsupported_arrays_are_refused(tmp_path):
     wrong = n5(tmp_path / "in.n5", numbers(5, 6, 7).astype(np.int32), (4, 4, 4))
     assert refusal(wrong) == "IN holds int32, and uint8, uint16, float32 are read: convert it to one of them first"
     fine = {"dataType": "uint16", "dimensions": [7, 6, 5], "compression": {"type": "raw"}}

@@ -1,4 +1,4 @@
-"""The output: OME-NGFF 0.5 to the letter, one file for each block, and refusals that say how to go on."""
+"""The output follows OME-NGFF 0.5 exactly, has one file per block, and refusals give advice."""
 
 import fcntl
 import json
@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shards_by_hand import chunks_of, crc32c, size_in_zstd_frame
+from shards_by_hand import crc32c, read_index, size_in_zstd_frame
 
-from rigdyno.engines.blockwise.boxes import Box, whole
-from rigdyno.engines.blockwise.errors import BadOutput, BadSetting, MissingExtra
-from rigdyno.engines.blockwise.ports import VoxelSize
-from rigdyno.engines.blockwise.volumes import OmeZarrOutput, _ome_zarr_documents, open_volume
-from rigdyno.engines.blockwise.volumes._ome_zarr_documents import chunk_length
+from rigdyno.base.errors import MissingExtra
+from rigdyno.engines.blockwise.boxes import Box, whole_box
+from rigdyno.engines.blockwise.errors import BadOutput, BadSetting
+from rigdyno.engines.blockwise.interfaces import VoxelSize
+from rigdyno.engines.blockwise.volumes import OmeZarrOutput, ome_zarr_documents, open_volume
+from rigdyno.engines.blockwise.volumes.ome_zarr_documents import chunk_length
 
 SHAPE, BLOCK = (150, 128, 70), (128, 64, 64)
 SETTINGS = {
@@ -40,7 +41,7 @@ def location(tmp_path):
 
 def blocks(shape=SHAPE, block=BLOCK):
     starts = product(*(range(0, length, step) for length, step in zip(shape, block, strict=True)))
-    return [Box(start, start_of_next(start, block)).within(whole(shape)) for start in starts]
+    return [Box(start, start_of_next(start, block)).within(whole_box(shape)) for start in starts]
 
 
 def start_of_next(start, block):
@@ -68,33 +69,33 @@ def files(output):
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_what_was_written_is_read_back(location, dtype, channels):
+def test_written_blocks_are_read_back(location, dtype, channels):
     output = filled(location, dtype=dtype, channels=channels)
     for again in (output, OmeZarrOutput.open(location)):
         for box in blocks():
             assert np.array_equal(again.read(box), content(box, channels, dtype))
         across = Box((100, 50, 60), (140, 90, 66))
-        everything = again.read(whole(SHAPE))
+        everything = again.read(whole_box(SHAPE))
         assert np.array_equal(again.read(across), everything[:, 100:140, 50:90, 60:66])
 
 
-def test_it_opens_as_a_volume(location):
+def test_an_output_opens_as_a_volume(location):
     output = filled(location)
     for path in (location, f"{location}/0"):
         volume = open_volume(path)
         assert (volume.shape, volume.channels, volume.dtype, volume.chunk) == (SHAPE, 2, np.uint8, (64, 64, 64))
         assert volume.voxel_size == SETTINGS["voxel_size"]
-        reading = volume.read(whole(SHAPE))
+        reading = volume.read(whole_box(SHAPE))
         assert not reading.missing
-        assert np.array_equal(reading.values, output.read(whole(SHAPE)))
+        assert np.array_equal(reading.values, output.read(whole_box(SHAPE)))
 
 
-def test_what_was_not_written_is_zero(location):
+def test_unwritten_voxels_are_zero(location):
     output = OmeZarrOutput.create(location, **SETTINGS)
     assert not output.read(blocks()[0]).any()
 
 
-def test_open_knows_what_create_was_told(location):
+def test_open_restores_the_settings_of_create(location):
     OmeZarrOutput.create(location, **SETTINGS)
     output = OmeZarrOutput.open(location)
     assert (output.shape, output.channels, output.block, output.dtype) == (SHAPE, 2, BLOCK, np.uint8)
@@ -109,7 +110,7 @@ def test_several_threads_write_at_once(location):
         assert np.array_equal(output.read(box), content(box))
 
 
-def test_arrays_of_any_memory_layout(location):
+def test_arrays_of_any_memory_layout_are_written(location):
     output = OmeZarrOutput.create(location, **SETTINGS)
     box = blocks()[0]
     output.write(box, np.asfortranarray(content(box)))
@@ -119,7 +120,7 @@ def test_arrays_of_any_memory_layout(location):
 # Files.
 
 
-def test_one_file_for_each_block_and_two_for_the_rest(location):
+def test_each_block_has_one_file(location):
     output = filled(location)
     grid = [f"0/c/0/{z}/{y}/{x}" for z, y, x in product(range(2), range(2), range(2))]
     assert files(output) == sorted(["zarr.json", "0/zarr.json", *grid])
@@ -133,26 +134,26 @@ def test_a_block_of_zeros_has_a_file_too(location):
         assert output.shard(box).stat().st_size > 0
 
 
-def test_a_shard_by_hand(location):
-    """Two channels of 128 x 64 x 64 in chunks of 64 x 64 x 64: four, the channels apart, in the order of the axes."""
+def test_a_shard_follows_the_specification(location):
+    """Two channels of 128 x 64 x 64 in chunks of 64 x 64 x 64 are four chunks, in the order of the axes."""
     output = filled(location)
     box = blocks()[0]
     file = output.shard(box)
-    chunks = chunks_of(file, (2, *BLOCK), (1, 64, 64, 64))
+    chunks = read_index(file, (2, *BLOCK), (1, 64, 64, 64))
     assert len(chunks) == 4
     stored = file.read_bytes()
     for offset, length in chunks:
         assert size_in_zstd_frame(stored[offset : offset + length]) == (64**3, True)
 
 
-def test_a_shard_at_the_end_by_hand(location):
-    """22 x 64 x 6 voxels are left in a block of 128 x 64 x 64: the chunks beyond the end aren't stored."""
+def test_a_shard_at_the_end_lacks_the_chunks_outside(location):
+    """22 x 64 x 6 voxels are left in a block of 128 x 64 x 64; chunks beyond the end aren't stored."""
     output = filled(location)
-    chunks = chunks_of(output.shard(blocks()[-1]), (2, *BLOCK), (1, 64, 64, 64))
+    chunks = read_index(output.shard(blocks()[-1]), (2, *BLOCK), (1, 64, 64, 64))
     assert [length < 2**63 for _, length in chunks] == [True, False, True, False]
 
 
-def test_the_checksum_by_hand():
+def test_the_checksum_has_the_published_check_value():
     assert crc32c(b"123456789") == 0xE3069283  # RFC 3720's check value
 
 
@@ -165,7 +166,7 @@ def test_chunks_divide_the_block(block, chunk):
     assert block % chunk == 0
 
 
-def test_a_small_odd_block(location):
+def test_a_small_odd_block_is_written(location):
     output = filled(location, shape=(40, 30, 20), block=(20, 30, 7))
     assert np.array_equal(output.read(blocks((40, 30, 20), (20, 30, 7))[-1])[0].shape, (20, 30, 6))
 
@@ -202,17 +203,17 @@ def test_litter_is_removed(location):
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLK"), reason="tensorstore locks in another way here")
-def test_litter_of_the_living_is_left_alone(location):
+def test_litter_of_running_writers_is_left_alone(location):
     output = OmeZarrOutput.create(location, **SETTINGS)
     half = output.folder / "0" / "half.__lock"
     exclusive = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     with half.open("wb") as writer:
-        fcntl.fcntl(writer, fcntl.F_OFD_SETLK, exclusive)  # as tensorstore does
+        fcntl.fcntl(writer, fcntl.F_OFD_SETLK, exclusive)  # like tensorstore
         assert output.remove_litter() == 0
     assert output.remove_litter() == 1
 
 
-# Metadata, by the text of https://ngff.openmicroscopy.org/0.5/ and of zarr 3.
+# Metadata, compared with the text of https://ngff.openmicroscopy.org/0.5/ and of zarr 3.
 
 SPACE_UNITS = ("angstrom", "nanometer", "micrometer", "millimeter", "centimeter", "meter")
 
@@ -221,7 +222,7 @@ def documents(output):
     return [json.loads((output.folder / path).read_text()) for path in ("zarr.json", "0/zarr.json")]
 
 
-def test_the_group_by_the_specification(location):
+def test_the_group_follows_the_specification(location):
     group, array = documents(filled(location))
     assert (group["zarr_format"], group["node_type"]) == (3, "group")
     assert group["attributes"]["rigdyno"] == SETTINGS["attributes"]
@@ -248,7 +249,7 @@ def check_axes(axes, array):
     assert all(axis["unit"] in SPACE_UNITS for axis in axes if axis["type"] == "space")
 
 
-def test_without_a_unit_there_is_none(location):
+def test_no_unit_is_written_if_unknown(location):
     group, _ = documents(OmeZarrOutput.create(location, **{**SETTINGS, "voxel_size": VoxelSize()}))
     image = group["attributes"]["ome"]["multiscales"][0]
     assert [set(axis) for axis in image["axes"]] == [{"name", "type"}] * 4
@@ -256,7 +257,7 @@ def test_without_a_unit_there_is_none(location):
 
 
 @pytest.mark.parametrize(("dtype", "fill"), [("uint8", 0), ("float16", 0.0)])
-def test_the_array_by_the_specification(location, dtype, fill):
+def test_the_array_follows_the_specification(location, dtype, fill):
     _, array = documents(OmeZarrOutput.create(location, **{**SETTINGS, "dtype": dtype}))
     (sharding,) = array.pop("codecs")
     assert array == {
@@ -277,16 +278,16 @@ def test_the_array_by_the_specification(location, dtype, fill):
     assert sharding["configuration"]["index_location"] == "end"
 
 
-def test_zarr_python_reads_it(location):
+def test_zarr_python_reads_an_output(location):
     zarr = pytest.importorskip("zarr", minversion="3")
     output = filled(location)
     group = zarr.open_group(location, mode="r")
     assert group.attrs["ome"]["version"] == "0.5"
     assert group["0"].shards == (2, *BLOCK)
-    assert np.array_equal(group["0"][:], output.read(whole(SHAPE)))
+    assert np.array_equal(group["0"][:], output.read(whole_box(SHAPE)))
 
 
-def test_the_metadata_by_its_schema(location):
+def test_the_metadata_follow_the_schema(location):
     yaozarrs = pytest.importorskip("yaozarrs")
     filled(location)
     document = json.loads(Path(location, "zarr.json").read_text())
@@ -318,28 +319,28 @@ def refusal(kind, does):
 def test_only_whole_blocks_are_written(location, box):
     output = OmeZarrOutput.create(location, **SETTINGS)
     message = refusal(BadSetting, lambda: output.write(box, content(box)))
-    assert message == f"{box} is no block of {location}: blocks are 128 x 64 x 64 in [0:150, 0:128, 0:70]"
+    assert message == f"{box} isn't a block of {location}: blocks are 128 x 64 x 64 in [0:150, 0:128, 0:70]"
     assert files(output) == ["0/zarr.json", "zarr.json"]
 
 
-def test_only_the_right_arrays_are_written(location):
+def test_only_arrays_of_the_right_shape_and_type_are_written(location):
     output, box = OmeZarrOutput.create(location, **SETTINGS), blocks()[-1]
     wanted = f"block {box} of {location} takes 2 x 22 x 64 x 6 uint8"
-    for values, told in (
+    for values, given in (
         (content(box, channels=1), "1 x 22 x 64 x 6 uint8"),
         (content(box, dtype=np.float16), "2 x 22 x 64 x 6 float16"),
         (content(box)[:, 1:], "2 x 21 x 64 x 6 uint8"),
     ):
-        assert refusal(BadSetting, lambda values=values: output.write(box, values)) == f"{wanted}, not {told}"
+        assert refusal(BadSetting, lambda values=values: output.write(box, values)) == f"{wanted}, not {given}"
 
 
 @pytest.mark.parametrize("changes", [{"dtype": "int16"}, {"channels": 0}, {"shape": (0, 1, 1)}, {"block": (0, 64, 64)}])
-def test_settings_that_make_no_sense(location, tmp_path, changes):
+def test_invalid_settings_are_refused(location, tmp_path, changes):
     refusal(BadSetting, lambda: OmeZarrOutput.create(location, **{**SETTINGS, **changes}))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_create_takes_no_place_where_something_is(location, tmp_path):
+def test_create_refuses_a_folder_that_is_in_use(location, tmp_path):
     filled(location)
     message = refusal(BadOutput, lambda: OmeZarrOutput.create(location, **SETTINGS))
     assert message == f"{location} isn't empty, it holds 0, zarr.json: take another name, or remove it"
@@ -350,35 +351,35 @@ def test_create_takes_no_place_where_something_is(location, tmp_path):
     assert message.startswith(f"can't create {tmp_path}/notes.txt/out: not a directory; ")
 
 
-def test_urls_are_for_reading():
+def test_create_refuses_urls():
     message = refusal(BadOutput, lambda: OmeZarrOutput.create("s3://bucket/out.zarr", **SETTINGS))
     assert message == "s3://bucket/out.zarr is a URL, and outputs are written to a local folder: give a path"
 
 
-def test_an_empty_folder_is_taken(location, tmp_path):
+def test_create_accepts_an_empty_folder(location, tmp_path):
     (tmp_path / "out.zarr").mkdir()
     assert OmeZarrOutput.create(location, **SETTINGS).shape == SHAPE
 
 
-def test_create_goes_on_where_it_was_killed(location, monkeypatch):
-    """The image is announced last: what has no zarr.json was never begun."""
+def test_create_can_be_repeated_after_a_kill(location, monkeypatch):
+    """zarr.json is written last: without it, the output was never begun."""
 
     def killed(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patches:
-        patches.setattr(_ome_zarr_documents, "group", killed)
+        patches.setattr(ome_zarr_documents, "group", killed)
         with pytest.raises(KeyboardInterrupt):
             OmeZarrOutput.create(location, **SETTINGS)
     message = refusal(BadOutput, lambda: OmeZarrOutput.open(location))
-    assert message == f"{location} holds no output to go on with: there is no zarr.json"
+    assert message == f"{location} holds no output to resume: there is no zarr.json"
     other = {**SETTINGS, "shape": (64, 64, 64)}
     OmeZarrOutput.create(location, **other)
     assert OmeZarrOutput.open(location).shape == (64, 64, 64)
 
 
-def test_create_begins_anew_before_the_first_block(location, tmp_path):
-    """A run that was killed between `create` and its own notes is begun again by the same command."""
+def test_create_can_be_repeated_before_the_first_block(location, tmp_path):
+    """A run that was killed after `create`, but before its plan was written, begins again."""
     (tmp_path / "out.zarr" / ".rigdyno").mkdir(parents=True)
     OmeZarrOutput.create(location, **SETTINGS)
     output = OmeZarrOutput.create(location, **{**SETTINGS, "channels": 1})
@@ -388,7 +389,7 @@ def test_create_begins_anew_before_the_first_block(location, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["zarr.json", ".zattrs", "0/zarr.json.txt", "1/zarr.json", "notes.txt"])
-def test_create_spares_what_others_put_there(location, tmp_path, path):
+def test_create_spares_foreign_files(location, tmp_path, path):
     file = tmp_path / "out.zarr" / path
     file.parent.mkdir(parents=True)
     file.write_text("{}")
@@ -396,7 +397,7 @@ def test_create_spares_what_others_put_there(location, tmp_path, path):
     assert file.read_text() == "{}"
 
 
-def test_open_takes_only_our_own(location, tmp_path):
+def test_open_refuses_foreign_images(location, tmp_path):
     assert "there is no zarr.json" in refusal(BadOutput, lambda: OmeZarrOutput.open(location))
     output = OmeZarrOutput.create(location, **SETTINGS)
     path = output.folder / "zarr.json"
@@ -404,14 +405,14 @@ def test_open_takes_only_our_own(location, tmp_path):
     for damaged in ("{", "[]", json.dumps({**group, "attributes": {}})):
         path.write_text(damaged)
         message = refusal(BadOutput, lambda: OmeZarrOutput.open(location))
-        assert message.startswith(f"{location} is no output of rigdyno, or a damaged one (")
+        assert message.startswith(f"{location} isn't an output of rigdyno, or is damaged (")
         assert message.endswith("): take another name")
     path.write_text(json.dumps(group))
     (output.folder / "0" / "zarr.json").unlink()
     assert refusal(BadOutput, lambda: OmeZarrOutput.open(location)).startswith(f"can't open {location}: no such file")
 
 
-def test_without_tensorstore(location, monkeypatch):
+def test_a_missing_tensorstore_is_named(location, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     message = refusal(MissingExtra, lambda: OmeZarrOutput.create(location, **SETTINGS))
     assert message == "volumes need tensorstore, which isn't installed: pip install 'rigdyno[volume]'"
@@ -445,7 +446,7 @@ write()
 
 @pytest.fixture
 def open_to_all():
-    """Not pytest's own folder, which another user can't enter."""
+    """Return a folder outside pytest's own, which another user can't enter."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield f"{folder}/out.zarr"
@@ -453,14 +454,14 @@ def open_to_all():
             path.chmod(0o755)
 
 
-def test_a_full_disk_and_missing_rights_say_how_to_go_on(open_to_all):
+def test_a_full_disk_and_missing_rights_give_advice(open_to_all):
     output, box = OmeZarrOutput.create(open_to_all, **SETTINGS), blocks()[0]
     command = [sys.executable, "-c", FAILS_TWICE, open_to_all]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    messages = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
     wrong, again = f"can't write {box} of {open_to_all}", "and run the same command again"
-    assert told == [
+    assert messages == [
         f"{wrong}: file too large; free some space {again}, finished blocks are kept",
-        f"{wrong}: permission denied; get the right to write there {again}, or take another place",
+        f"{wrong}: permission denied; get the right to write there {again}, or choose another folder",
     ]
     assert files(output) == ["0/zarr.json", "zarr.json"]
     for path in (output.folder, *output.folder.rglob("*")):

@@ -1,4 +1,4 @@
-"""Zarr 2 and 3: what is read equals what was written, in any order of axes, with chunks missing or damaged."""
+"""Zarr 2 and 3 are read as they were written, in any order of axes, with missing or damaged chunks."""
 
 import json
 
@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from volumes_on_disk import czyx, edit, multiscales, numbers, ome_zarr_04, ome_zarr_05, put, zarr2, zarr3
 
-from rigdyno.engines.blockwise.boxes import Box, whole
+from rigdyno.engines.blockwise.boxes import Box, whole_box
 from rigdyno.engines.blockwise.errors import BadRegion, BadSetting, BadVolume
-from rigdyno.engines.blockwise.ports import VoxelSize
+from rigdyno.engines.blockwise.interfaces import VoxelSize
 from rigdyno.engines.blockwise.volumes import open_volume
 
 SHAPE = (20, 13, 17)
@@ -25,14 +25,14 @@ WRITERS = {
 
 @pytest.fixture(params=WRITERS)
 def stored(request, tmp_path):
-    """A folder, what is in it, and the path of the chunk from 8, 0, 8 on."""
+    """Return a folder, its values, and the path of the chunk that begins at 8, 0, 8."""
     writer, options, chunk = WRITERS[request.param]
     values = numbers(*SHAPE)
     return writer(tmp_path / "in.zarr", values, (8, 8, 8), **options), values, tmp_path / "in.zarr" / chunk
 
 
 def everything(volume):
-    return volume.read(whole(volume.shape)).values
+    return volume.read(whole_box(volume.shape)).values
 
 
 def boxes(shape):
@@ -49,7 +49,7 @@ def boxes(shape):
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(box=boxes(SHAPE))
-def test_any_box_is_what_numpy_would_cut_out(stored, box):
+def test_any_box_equals_the_numpy_slice(stored, box):
     folder, values, _ = stored
     reading = open_volume(str(folder)).read(box)
     assert np.array_equal(reading.values[0], values[box.slices()])
@@ -57,7 +57,7 @@ def test_any_box_is_what_numpy_would_cut_out(stored, box):
     assert not reading.missing
 
 
-def test_what_a_volume_says_of_itself(tmp_path):
+def test_a_volume_has_shape_type_and_chunk(tmp_path):
     folder = zarr3(tmp_path / "in.zarr", numbers(2, *SHAPE), (1, 8, 8, 8), inner=(1, 4, 2, 8))
     volume = open_volume(str(folder))
     assert (volume.location, volume.shape, volume.channels) == (str(folder), SHAPE, 2)
@@ -66,7 +66,7 @@ def test_what_a_volume_says_of_itself(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
 @pytest.mark.parametrize("writer", [zarr2, zarr3])
-def test_types(tmp_path, writer, dtype):
+def test_supported_types_are_read(tmp_path, writer, dtype):
     values = numbers(5, 6, 7, dtype=dtype)
     volume = open_volume(str(writer(tmp_path / "in.zarr", values, (4, 4, 4))))
     assert volume.dtype == everything(volume).dtype == dtype
@@ -74,7 +74,7 @@ def test_types(tmp_path, writer, dtype):
 
 
 @pytest.mark.parametrize("dtype", [">u2", ">f4"])
-def test_the_other_byte_order(tmp_path, dtype):
+def test_big_endian_arrays_are_read(tmp_path, dtype):
     values = numbers(5, 6, 7, dtype=dtype)
     volume = open_volume(str(zarr2(tmp_path / "in.zarr", values, (4, 4, 4))))
     assert volume.dtype.isnative
@@ -90,16 +90,14 @@ def test_several_threads_and_a_cache_read_the_same(stored):
 
 def test_a_box_outside_is_refused(stored):
     folder, _, _ = stored
-    with pytest.raises(
-        BadSetting, match=r"\[0:21, 0:1, 0:1\] doesn't lie in .*in\.zarr, which is \[0:20, 0:13, 0:17\]"
-    ):
+    with pytest.raises(BadSetting, match=r"\[0:21, 0:1, 0:1\] isn't inside .*in\.zarr, which is \[0:20, 0:13, 0:17\]"):
         open_volume(str(folder)).read(Box((0, 0, 0), (21, 1, 1)))
 
 
 # Chunks.
 
 
-def test_a_missing_chunk_is_filled_and_told(stored):
+def test_a_missing_chunk_is_filled_and_reported(stored):
     folder, values, chunk = stored
     chunk.unlink()
     volume = open_volume(str(folder))
@@ -115,7 +113,7 @@ def test_a_missing_chunk_is_filled_and_told(stored):
 def test_a_missing_chunk_has_the_fill_value(tmp_path):
     folder = zarr2(tmp_path / "in.zarr", numbers(8, 8, 8), (8, 8, 8), fill_value=7)
     (folder / "0.0.0").unlink()
-    reading = open_volume(str(folder)).read(whole((8, 8, 8)))
+    reading = open_volume(str(folder)).read(whole_box((8, 8, 8)))
     assert reading.missing
     assert (reading.values == 7).all()
 
@@ -128,7 +126,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_chunk_spoils_its_region_alone(stored, damage):
+def test_a_damaged_chunk_affects_only_its_region(stored, damage):
     folder, values, chunk = stored
     chunk.write_bytes(DAMAGES[damage](chunk.read_bytes()))
     volume = open_volume(str(folder))
@@ -144,14 +142,14 @@ def test_a_damaged_chunk_spoils_its_region_alone(stored, damage):
     assert np.array_equal(volume.read(fine).values[0], values[fine.slices()])
 
 
-def test_a_chunk_of_another_size(tmp_path):
+def test_a_chunk_of_another_size_is_refused(tmp_path):
     folder = zarr2(tmp_path / "in.zarr", numbers(8, 8, 8), (8, 8, 8), compressor=None)
     (folder / "0.0.0").write_bytes(bytes(8 * 8 * 8 * 2 + 1))
     with pytest.raises(BadRegion, match=r"can't read \[0:8, 0:8, 0:8\]"):
         everything(open_volume(str(folder)))
 
 
-def test_a_damaged_chunk_beside_a_missing_one(stored):
+def test_a_damaged_chunk_next_to_a_missing_one_is_refused(stored):
     folder, _, chunk = stored
     chunk.write_bytes(b"")
     (chunk.parent / chunk.name.replace("1", "0") if "." in chunk.name else chunk.with_name("0")).unlink()
@@ -159,7 +157,7 @@ def test_a_damaged_chunk_beside_a_missing_one(stored):
         everything(open_volume(str(folder)))
 
 
-def test_a_volume_that_went_away_is_not_read_as_empty(stored):
+def test_a_volume_that_disappeared_is_not_read_as_empty(stored):
     folder, _, _ = stored
     volume = open_volume(str(folder))
     folder.rename(folder.with_name("moved"))
@@ -186,7 +184,7 @@ def test_axes_become_channels_z_y_x(tmp_path, writer, axes):
 
 
 @pytest.mark.parametrize("writer", [ome_zarr_04, ome_zarr_05])
-def test_at_takes_one_index(tmp_path, writer):
+def test_at_selects_one_index(tmp_path, writer):
     values = numbers(3, 2, 5, 6, 7)
     folder = writer(tmp_path / "in.zarr", multiscales("tczyx", [1] * 5), values)
     assert np.array_equal(everything(open_volume(str(folder), at={"t": 2})), values[2])
@@ -195,27 +193,27 @@ def test_at_takes_one_index(tmp_path, writer):
     assert np.array_equal(everything(one), values[1, 1:])
 
 
-def test_without_metadata_the_number_of_dimensions_counts(tmp_path):
+def test_axes_follow_the_number_of_dimensions_without_metadata(tmp_path):
     for number, shape in enumerate([(5, 6, 7), (2, 5, 6, 7), (1, 2, 5, 6, 7)]):
         values = numbers(*shape)
         folder = zarr2(tmp_path / f"{number}.zarr", values, (4,) * len(shape))
         assert np.array_equal(everything(open_volume(str(folder))), czyx(values.reshape(shape[-4:])))
 
 
-def test_dimension_names_of_a_plain_array(tmp_path):
+def test_axes_of_a_plain_array_follow_dimension_names(tmp_path):
     values = numbers(5, 6, 7)
     folder = zarr3(tmp_path / "in.zarr", values, (4, 4, 4), dimension_names=["x", "y", "z"])
     assert np.array_equal(everything(open_volume(str(folder)))[0], values.T)
 
 
-def test_dimension_names_that_say_nothing(tmp_path):
+def test_other_dimension_names_are_ignored(tmp_path):
     values = numbers(5, 6, 7)
     folder = zarr3(tmp_path / "in.zarr", values, (4, 4, 4), dimension_names=["a", None, "b"])
     assert np.array_equal(everything(open_volume(str(folder)))[0], values)
 
 
 @pytest.mark.parametrize("writer", [ome_zarr_04, ome_zarr_05])
-def test_levels_and_their_voxel_sizes(tmp_path, writer):
+def test_levels_have_their_own_voxel_sizes(tmp_path, writer):
     image = multiscales("czyx", [1, 40, 4, 4], [1, 40, 8, 8])
     folder = writer(tmp_path / "in.zarr", image, numbers(1, 6, 8, 8), numbers(1, 6, 4, 4, seed=1))
     full, half = open_volume(str(folder)), open_volume(f"{folder}/1/")
@@ -247,7 +245,7 @@ def test_a_scale_for_all_levels_multiplies(tmp_path):
 
 
 @pytest.mark.parametrize("scale", [[1, 1], [0, 1, 1], ["a", 1, 1], None, [1, -2, 1]])
-def test_a_scale_that_makes_no_sense_is_left_out(tmp_path, scale):
+def test_an_invalid_scale_is_ignored(tmp_path, scale):
     folder = ome_zarr_04(tmp_path / "in.zarr", multiscales("zyx", scale), numbers(5, 6, 7))
     assert open_volume(str(folder)).voxel_size == VoxelSize()
 
@@ -261,7 +259,7 @@ def test_axes_of_version_03_are_bare_names_and_before_there_were_none(tmp_path):
     assert np.array_equal(everything(open_volume(str(ome_zarr_04(tmp_path / "2.zarr", image, values))))[0], values)
 
 
-def test_axes_by_type_when_names_are_free(tmp_path):
+def test_axes_follow_types_if_names_are_unknown(tmp_path):
     image = multiscales("tczyx", [1, 1, 3, 2, 1])
     for axis, name in zip(image[0]["axes"], ["time", "dye", "depth", "rows", "columns"], strict=True):
         axis["name"] = name
@@ -271,7 +269,7 @@ def test_axes_by_type_when_names_are_free(tmp_path):
     assert volume.voxel_size.zyx == (3.0, 2.0, 1.0)
 
 
-def test_an_axis_of_another_kind_is_picked_like_time(tmp_path):
+def test_an_axis_of_another_kind_is_selected_like_time(tmp_path):
     values = numbers(3, 5, 6, 7)
     image = multiscales("azyx", [1] * 4)
     image[0]["axes"][0] = {"name": "angle", "type": "angle"}
@@ -296,27 +294,27 @@ def refusal(folder, **options):
 def test_time_points_have_to_be_chosen(tmp_path):
     folder = zarr2(tmp_path / "in.zarr", numbers(3, 1, 5, 6, 7), (1, 1, 4, 4, 4))
     assert refusal(folder) == "IN has 3 along t: choose one, for instance --at t=0"
-    assert refusal(folder, at={"t": 3}) == "IN has no t=3: the last one is t=2"
-    assert refusal(folder, at={"t": -1}) == "IN has no t=-1: the last one is t=2"
-    assert refusal(folder, at={"t": 0, "q": 1}) == "IN has no axis 'q' to take at 1: it has t, c, z, y, x"
-    assert refusal(folder, at={"z": 1}) == "the axis z of IN can't be taken at one index: a volume keeps z, y and x"
+    assert refusal(folder, at={"t": 3}) == "IN has no t=3: the last is t=2"
+    assert refusal(folder, at={"t": -1}) == "IN has no t=-1: the last is t=2"
+    assert refusal(folder, at={"t": 0, "q": 1}) == "IN has no axis 'q' to read at 1: it has t, c, z, y, x"
+    assert refusal(folder, at={"z": 1}) == "the axis z of IN can't be read at one index: a volume needs z, y and x"
 
 
 @pytest.mark.parametrize("dtype", ["int16", "float64", "uint32", "int8"])
 @pytest.mark.parametrize("writer", [zarr2, zarr3])
-def test_other_types(tmp_path, writer, dtype):
+def test_other_types_are_refused(tmp_path, writer, dtype):
     folder = writer(tmp_path / "in.zarr", np.zeros((5, 6, 7), dtype), (4, 4, 4))
     assert refusal(folder) == f"IN holds {dtype}, and uint8, uint16, float32 are read: convert it to one of them first"
 
 
 @pytest.mark.parametrize("dtype", [[["a", "<u2"], ["b", "<u2"]], "nonsense", 3])
-def test_stranger_types(tmp_path, dtype):
+def test_unknown_types_are_refused(tmp_path, dtype):
     folder = zarr2(tmp_path / "in.zarr", numbers(5, 6, 7), (4, 4, 4))
     edit(folder / ".zarray", dtype=dtype)
     assert "IN holds " in refusal(folder)
 
 
-def test_too_few_and_too_many_dimensions(tmp_path):
+def test_too_few_and_too_many_dimensions_are_refused(tmp_path):
     plane = zarr2(tmp_path / "plane.zarr", numbers(6, 7), (4, 4))
     assert refusal(plane) == "IN has 2 dimensions, and 3 (z, y, x), 4 (with c) or 5 (with t, c) are read"
     six = zarr3(tmp_path / "six.zarr", numbers(1, 1, 1, 5, 6, 7), (1, 1, 1, 4, 4, 4))
@@ -324,17 +322,17 @@ def test_too_few_and_too_many_dimensions(tmp_path):
     image = ome_zarr_05(tmp_path / "image.zarr", multiscales("cyx", [1, 1, 1]), numbers(1, 6, 7), chunks=(1, 4, 4))
     assert refusal(image) == "IN has the axes c, y, x, and a volume needs z, y and x"
     wrong = ome_zarr_05(tmp_path / "wrong.zarr", multiscales("czyx", [1] * 4), numbers(5, 6, 7))
-    assert refusal(wrong) == "IN names the axes c, z, y, x for 3 dimensions: mend its metadata"
+    assert refusal(wrong) == "IN names the axes c, z, y, x for 3 dimensions: correct its metadata"
 
 
 @pytest.mark.parametrize("writer", [zarr2, zarr3])
-def test_no_voxels(tmp_path, writer):
+def test_an_array_without_voxels_is_refused(tmp_path, writer):
     folder = writer(tmp_path / "in.zarr", numbers(5, 0, 7), (4, 4, 4))
     assert refusal(folder) == "IN has no voxels: its shape is 5 x 0 x 7"
 
 
 @pytest.mark.parametrize(("key", "writer"), [("zarr.json", zarr3), (".zarray", zarr2)])
-def test_damaged_metadata(tmp_path, key, writer):
+def test_damaged_metadata_are_refused(tmp_path, key, writer):
     folder = writer(tmp_path / "in.zarr", numbers(5, 6, 7), (4, 4, 4))
     content = (folder / key).read_text()
     (folder / key).write_text(content[: len(content) // 2])
@@ -348,13 +346,13 @@ def test_damaged_metadata(tmp_path, key, writer):
     assert refusal(folder) == f"{key} of IN has no shape: restore it, or convert the volume anew"
 
 
-def test_unknown_codecs(tmp_path):
+def test_unknown_codecs_are_refused(tmp_path):
     three, two = (writer(tmp_path / writer.__name__, numbers(5, 6, 7), (4, 4, 4)) for writer in (zarr3, zarr2))
     codecs = json.loads((three / "zarr.json").read_text())["codecs"]
     edit(three / "zarr.json", codecs=[*codecs, {"name": "zipper"}])
     edit(two / ".zarray", compressor={"id": "zipper"})
     for folder in (three, two):
-        assert '"zipper" is not registered; mend its metadata, or convert it to a zarr with zstd' in refusal(folder)
+        assert '"zipper" is not registered; correct its metadata, or convert it to a zarr with zstd' in refusal(folder)
     edit(two / ".zarray", compressor=None, filters=[{"id": "delta"}])
     assert "filters are not supported" in refusal(two)
 
@@ -376,11 +374,11 @@ def test_a_collection_of_images_names_them(tmp_path):
     assert refusal(tmp_path) == "IN is a zarr group without multiscales: name one in it, 0, 1"
 
 
-def test_an_image_without_its_array(tmp_path):
+def test_an_image_without_its_array_is_refused(tmp_path):
     folder = ome_zarr_05(tmp_path / "in.zarr", multiscales("zyx", [1, 1, 1]))
-    assert refusal(folder) == "IN names '0' as its full resolution, and there is no array: restore it"
+    assert refusal(folder) == "IN names '0' as its full resolution, but there is no such array: restore it"
 
 
 @pytest.mark.parametrize("image", [[], {}, [3], [{"datasets": []}], [{"datasets": [3]}], "no"])
-def test_multiscales_without_content(tmp_path, image):
+def test_multiscales_without_content_are_refused(tmp_path, image):
     assert "without multiscales" in refusal(ome_zarr_04(tmp_path / "in.zarr", image))

@@ -1,4 +1,4 @@
-"""Small volumes in every format, for tests of the readers; tensorstore and h5py write them."""
+"""Write small volumes in every format with tensorstore and h5py, for tests of the readers."""
 
 import json
 from pathlib import Path
@@ -11,13 +11,13 @@ ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 def numbers(*shape, dtype=np.uint16, seed=0):
-    """Never zero, which is what missing chunks are filled with."""
+    """Return random numbers that are never zero, the value of missing chunks."""
     drawn = np.random.default_rng(seed).integers(1, 250, shape)
     return (drawn / 7).astype(dtype) if np.dtype(dtype).kind == "f" else drawn.astype(dtype)
 
 
 def czyx(values):
-    """The same with channels first."""
+    """Return the values with channels first."""
     return values if values.ndim == 4 else values[np.newaxis]
 
 
@@ -47,7 +47,7 @@ def zarr3(folder, values, chunks, *, inner=None, **metadata):
 
 
 def n5(folder, values, blocks, **attributes):
-    """`values` in the order of NumPy; N5 itself has x first."""
+    """Write `values` in NumPy's order; N5 itself has x first."""
     document = {"dimensions": values.shape[::-1], "blockSize": blocks[::-1], "dataType": values.dtype.name}
     write("n5", folder, values.T, {**document, "compression": {"type": "gzip", "level": 1}})
     put(folder / "attributes.json", {**json.loads((folder / "attributes.json").read_text()), **attributes})
@@ -62,7 +62,7 @@ def hdf5(file, **datasets):
 
 
 def multiscales(axes, *scales, unit="nanometer", whole=None):
-    """An entry of OME-NGFF 0.4 and 0.5, with one dataset for each scale."""
+    """Return the `multiscales` of OME-NGFF 0.4 and 0.5, with one dataset for each scale."""
     types = {"t": "time", "c": "channel"}
     image = {
         "axes": [

@@ -3,4 +3,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _small_networks(one_thread):
-    """They only lose by threads; what needs two asks for them."""
+    """Use one thread by default: small networks only lose by more. Tests that need two set them."""

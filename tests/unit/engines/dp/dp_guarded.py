@@ -1,5 +1,6 @@
-"""A small private training whose steps move the weights by the clipped sum itself: next to no noise, a learning rate
-and an expected batch of one. What a step released is read off the weights, past everything that the engine says."""
+"""A small private training whose steps change the weights by the clipped sum itself: almost no noise, a learning rate
+and an expected batch of one. What a step released is read from the weights, independently of what the engine reports.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def weights(net: nn.Module) -> Tensor:
 
 
 class Guarded:
-    """`draw()` hands out the next batch; `released()` is what the last step moved the weights by."""
+    """One private training. `draw()` returns the next batch; `released()` is the change of the weights by the last
+    step."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Guarded:
         return self.start - weights(self.net)
 
     def expected(self, *drawn: Batch) -> Tensor:
-        """By the definition, at the weights of the beginning."""
+        """Return the clipped sum by the definition, at the initial weights."""
         inputs, answers = torch.cat([one[0] for one in drawn]), torch.cat([one[1] for one in drawn])
         return naive_sum(naive_gradients(self.before, (inputs,), answers), BOUND)
 

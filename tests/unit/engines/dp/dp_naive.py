@@ -1,4 +1,4 @@
-"""The definition, word by word: each sample alone through the network in float64, clipped, summed."""
+"""The textbook definition: each sample alone through the network in float64, clipped and summed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rigdyno.engines.dp.clipping import Bound, Clipping
-from rigdyno.engines.dp.wiring import Wiring
+from rigdyno.engines.dp.gradients.clipping import Clipping, ClippingNorm
+from rigdyno.engines.dp.training import Wiring
 
 Inputs = tuple[Tensor, ...]
 
@@ -19,7 +19,7 @@ def trained(network: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def naive_gradients(network: nn.Module, inputs: Inputs, answers: Tensor, loss=functional.cross_entropy) -> list[Tensor]:
-    """Of each sample, flat; in float64."""
+    """Return the gradient of each sample, flat, in float64."""
     network = copy.deepcopy(network).double()
     parameters = [parameter for _, parameter in trained(network)]
     found = []
@@ -46,7 +46,7 @@ def wired(
     expanded: bool = False,
 ) -> tuple[nn.Module, Clipping]:
     network = copy.deepcopy(network)
-    clipping = Clipping(trained(network), Bound(bound, reduction), kernels)
+    clipping = Clipping(trained(network), ClippingNorm(bound, reduction), kernels)
     Wiring(network, clipping, batch_first, expanded)
     return network, clipping
 
@@ -62,18 +62,18 @@ def engine_sum(
     loss=functional.cross_entropy,
     expanded: bool = False,
 ) -> Tensor:
-    """What the optimizer would get before noise, flat, in float64; in so many micro-batches."""
+    """Return what the optimizer would get before noise, flat, in float64; computed in `pieces` micro-batches."""
     network, clipping = wired(network, bound, kernels, reduction, expanded=expanded)
     for part in range(pieces):
         rows = slice(part * len(answers) // pieces, (part + 1) * len(answers) // pieces)
         loss(network(*(given[rows] for given in inputs)), answers[rows], reduction=reduction).backward()
-    clipping.take()
+    clipping.take_sum()
     clipping.gradients.publish()
     return torch.cat([parameter.grad.flatten().double() for _, parameter in trained(network)])
 
 
 def assert_close(found: Tensor, expected: Tensor, within: float = 3e-5) -> None:
-    """Relative to the whole sum; the margin below the bound is part of it."""
+    """Compare relative to the whole sum; the tolerance includes the margin below the clipping norm."""
     assert float((found - expected).norm()) <= within * float(expected.norm()), float(
         (found - expected).norm() / expected.norm()
     )

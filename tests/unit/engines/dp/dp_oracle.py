@@ -1,5 +1,5 @@
-"""Epsilon from the textbook, sharing nothing with the library: the binomial sum, the exact Gaussian, and a small
-privacy loss distribution by Fourier transforms. A run is (noise multiplier, sample rate, steps)."""
+"""Epsilon by textbook formulas, independent of the library: the binomial sum, the exact Gaussian, and a small privacy
+loss distribution by Fourier transforms. A run is (noise multiplier, sample rate, steps)."""
 
 import math
 
@@ -9,12 +9,13 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
 from scipy.stats import norm
 
-MESH = 2e-4  # of the grid of losses
-TAIL_DELTA = 1e-13  # what lies outside of the grid
+MESH = 2e-4  # distance of the grid's points
+TAIL_DELTA = 1e-13  # probability outside of the grid
 
 
 def rdp_epsilon(runs, delta, orders=range(2, 513)):
-    """Mironov, Talwar and Zhang (2019), at whole orders; converted as in Canonne, Kamath and Steinke (2020)."""
+    """Return epsilon by Mironov, Talwar and Zhang (2019), at integer orders, converted as in Canonne, Kamath and
+    Steinke (2020)."""
     return max(0.0, min(_converted(sum(t * rdp(s, q, order) for s, q, t in runs), order, delta) for order in orders))
 
 
@@ -32,7 +33,7 @@ def _converted(divergence, order, delta):
 
 
 def gaussian_epsilon(sigma, steps, delta):
-    """Exact, for a rate of 1: Balle and Wang (2018)."""
+    """Return the exact epsilon for a sample rate of 1, by Balle and Wang (2018)."""
     mu = math.sqrt(steps) / sigma
 
     def excess(epsilon):
@@ -43,13 +44,13 @@ def gaussian_epsilon(sigma, steps, delta):
 
 
 def pld_epsilon(runs, delta):
-    """The worse of the two directions: neither bounds the other in general."""
+    """Return the larger epsilon of the two directions: neither bounds the other in general."""
     return max(_one_direction(runs, delta, direction) for direction in (Removed, Added))
 
 
 def _one_direction(runs, delta, direction):
-    """Masses sit at the nearest points of the grid; what that does to their mean would add up over the steps, and is
-    put right at the end."""
+    """Compute epsilon with masses at the nearest grid points. The error that this causes in their mean would add up
+    over the steps, and is corrected at the end."""
     losses = _grid(runs)
     edges = np.append(losses, losses[-1] + MESH) - MESH / 2
     transform, drift = 1.0, 0.0
@@ -62,14 +63,14 @@ def _one_direction(runs, delta, direction):
 
 
 def _grid(runs):
-    """Wide enough that next to nothing goes around the circle of the transform."""
+    """Return a grid wide enough that the circular convolution wraps around almost nothing."""
     reach = rdp_epsilon(runs, TAIL_DELTA, range(2, 129)) + max(3 / min(s, 1) + 1 / s**2 for s, _, _ in runs)
     half = 2 ** math.ceil(math.log2(reach / MESH))
     return MESH * np.arange(-half, half)
 
 
 class Removed:
-    """log(P/Q) under P, where P is the mixture with the sample, and Q is without it."""
+    """The privacy loss log(P/Q) under P, where P is the mixture with the sample and Q is without it."""
 
     @staticmethod
     def cdf(loss, sigma, rate):
@@ -84,7 +85,7 @@ class Removed:
 
 
 class Added:
-    """log(Q/P) under Q: the loss falls as the output rises."""
+    """The privacy loss log(Q/P) under Q; it falls as the output rises."""
 
     @staticmethod
     def cdf(loss, sigma, rate):
@@ -101,12 +102,12 @@ def _outputs(sigma):
 
 
 def _loss_at(x, sigma, rate):
-    with np.errstate(divide="ignore"):  # log(0) where everybody is sampled
+    with np.errstate(divide="ignore"):  # log(0) if every sample is drawn
         return np.logaddexp(np.log1p(-rate), np.log(rate) + (2 * x - 1) / (2 * sigma**2))
 
 
 def _output_at(loss, sigma, rate):
-    """The output of that loss; minus infinity below the least loss."""
+    """Return the output with this loss; minus infinity below the smallest loss."""
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.log((np.expm1(loss) + rate) / rate)
     return np.where(np.isnan(share), -np.inf, sigma**2 * share + 0.5)

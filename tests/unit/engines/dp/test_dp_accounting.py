@@ -1,5 +1,5 @@
-"""Epsilon against the textbook and another accountant; the search for noise. What only needs the library's interface
-runs against a stand-in as well, so that it runs everywhere."""
+"""Compare epsilon with textbook formulas and another accountant, and test the search for noise. Tests that only need
+the library's interface also run with a stand-in, so that they run everywhere."""
 
 import dataclasses
 import math
@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from dp_oracle import gaussian_epsilon, pld_epsilon, rdp_epsilon
 
+from rigdyno.base.errors import MissingExtra
 from rigdyno.engines.dp.accounting import Epsilon, Spent, check_delta, epsilon, noise_multiplier_for
-from rigdyno.engines.dp.errors import BadSetting, MissingExtra
+from rigdyno.engines.dp.errors import BadSetting
 
 MNIST = Spent(noise_multiplier=1.1, sample_rate=256 / 60000, steps=14062)
 SETTINGS = [
@@ -29,7 +30,7 @@ def as_spent(runs):
 
 
 class StandIn:
-    """Has the interface of dp_accounting, and counts what is asked. Its tight bound is nine tenths of the loose one."""
+    """Has the interface of dp_accounting, and counts the calls. Its tight bound is nine tenths of the loose one."""
 
     def __init__(self):
         self.pld_asked = 0
@@ -75,11 +76,11 @@ def library(request):
 # The oracle itself.
 
 
-def test_the_binomial_sum_gives_the_known_figure():
+def test_the_binomial_sum_gives_the_published_epsilon():
     assert rdp_epsilon([dataclasses.astuple(MNIST)], 1e-5) == pytest.approx(2.5966, abs=0.01)
 
 
-def test_the_loss_distribution_lies_within_the_known_bounds():
+def test_the_loss_distribution_is_within_the_published_bounds():
     assert pld_epsilon([dataclasses.astuple(MNIST)], 1e-5) == pytest.approx(2.3817, abs=0.002)
 
 
@@ -93,10 +94,10 @@ def test_the_tight_bound_is_below_the_loose_one(runs):
     assert pld_epsilon(runs, 1e-5) < rdp_epsilon(runs, 1e-5)
 
 
-# The library against it.
+# The library compared with the oracle.
 
 
-def test_known_figures():
+def test_epsilon_matches_published_values():
     pytest.importorskip("dp_accounting")
     found = epsilon([MNIST], 1e-5)
     assert found.epsilon == pytest.approx(2.3817, abs=0.002)
@@ -105,16 +106,16 @@ def test_known_figures():
 
 
 @pytest.mark.parametrize("runs", SETTINGS)
-def test_epsilon_against_the_oracle(runs):
+def test_epsilon_matches_the_oracle(runs):
     pytest.importorskip("dp_accounting")
     found, tight = epsilon(as_spent(runs), 1e-5), pld_epsilon(runs, 1e-5)
     assert found.epsilon == pytest.approx(tight, rel=0.01, abs=2e-3)
     assert found.epsilon >= tight - 1e-3
-    # It also has orders between the whole ones, so it may only be lower.
+    # The library also uses orders that aren't integers, so its result may only be lower.
     assert tight - 1e-3 <= found.by_rdp <= rdp_epsilon(runs, 1e-5, range(2, 64)) + 1e-6
 
 
-def test_epsilon_against_prv_accountant():
+def test_epsilon_matches_prv_accountant():
     pytest.importorskip("dp_accounting")
     prv = pytest.importorskip("prv_accountant")
     from prv_accountant.privacy_random_variables import PoissonSubsampledGaussianMechanism
@@ -127,20 +128,20 @@ def test_epsilon_against_prv_accountant():
     assert low <= epsilon([MNIST], 1e-5).epsilon <= high
 
 
-# What holds for both.
+# Properties of both libraries.
 
 
-def test_nothing_spent_costs_nothing():
+def test_epsilon_of_no_steps_is_zero():
     assert epsilon([], 1e-5) == Epsilon(0.0, 0.0, 1e-5)
 
 
-def test_no_noise_costs_everything():
+def test_epsilon_without_noise_is_infinite():
     nothing_added = Spent(0.0, 0.01, 1)
     assert epsilon([Spent(1.0, 0.01, 10), nothing_added], 1e-5).epsilon == math.inf
     assert epsilon([Spent(1e-300, 0.01, 1)], 1e-5).by_rdp == math.inf
 
 
-def test_the_tight_figure_stands_before_the_loose_one(library):
+def test_epsilon_by_pld_is_below_that_by_rdp(library):
     found = epsilon([Spent(1.0, 0.01, 100)], 1e-5)
     assert 0 < found.epsilon < found.by_rdp
     assert (found.delta, found.adjacency) == (1e-5, "add or remove one sample")
@@ -157,7 +158,7 @@ def test_more_steps_and_less_noise_cost_more(library):
     assert epsilon([few], 1e-5).epsilon < epsilon([many], 1e-5).epsilon < epsilon([quiet], 1e-5).epsilon
 
 
-def test_beyond_all_measure_the_loose_figure_stands_for_both(stand_in):
+def test_the_loose_epsilon_is_used_for_both_if_the_loss_is_too_large(stand_in):
     hardly_private = epsilon([Spent(0.1, 1.0, 50)], 1e-5)
     assert hardly_private.epsilon == hardly_private.by_rdp > 200
     assert stand_in.pld_asked == 0
@@ -173,11 +174,11 @@ def test_beyond_all_measure_the_loose_figure_stands_for_both(stand_in):
         (1.0, 1.0, 5, []),
     ],
 )
-def test_the_noise_found_keeps_to_the_target_and_little_less_would_not(stand_in, target, rate, steps, already):
+def test_the_noise_found_is_the_least_that_keeps_to_the_target(stand_in, target, rate, steps, already):
     assert_least(target, rate, steps, already)
 
 
-def test_the_noise_found_with_the_real_library():
+def test_the_noise_found_is_the_least_with_the_real_library():
     pytest.importorskip("dp_accounting")
     assert_least(1.5, 0.05, 50, [Spent(2.0, 0.05, 20)])
 
@@ -188,7 +189,7 @@ def assert_least(target, rate, steps, already):
     assert epsilon([*already, Spent(noise * (1 - 1.5e-3), rate, steps)], 1e-5).epsilon > target
 
 
-def test_the_noise_of_the_known_run():
+def test_the_noise_found_matches_a_published_run():
     pytest.importorskip("dp_accounting")
     assert noise_multiplier_for(2.3817, 1e-5, MNIST.sample_rate, MNIST.steps) == pytest.approx(1.1, rel=2e-3)
 
@@ -207,25 +208,25 @@ def test_the_search_takes_few_trials_when_nearly_all_is_spent(stand_in):
     assert stand_in.pld_asked <= 25
 
 
-def test_where_hardly_anybody_is_sampled_the_least_noise_is_enough(stand_in, monkeypatch):
+def test_the_least_noise_is_enough_at_a_tiny_sample_rate(stand_in, monkeypatch):
     monkeypatch.setattr(StandInAccountant, "get_epsilon", lambda self, target_delta: 0.0)
     assert noise_multiplier_for(1.0, 1e-5, 1e-7, 1) == pytest.approx(0.05)
 
 
-def test_what_is_already_spent_can_be_too_much(library):
+def test_a_target_below_what_is_already_spent_is_refused(library):
     with pytest.raises(BadSetting, match=r"nothing is left of epsilon 0\.5: already spent is epsilon"):
         noise_multiplier_for(0.5, 1e-5, 0.01, 100, [Spent(0.8, 0.05, 500)])
     with pytest.raises(BadSetting, match="already spent is epsilon inf"):
         noise_multiplier_for(0.5, 1e-5, 0.01, 100, [Spent(0.0, 0.05, 5)])
 
 
-def test_what_no_noise_reaches(stand_in, monkeypatch):
+def test_a_target_that_no_noise_reaches_is_refused(stand_in, monkeypatch):
     monkeypatch.setattr(StandInAccountant, "get_epsilon", lambda self, target_delta: 2.0)
     with pytest.raises(BadSetting, match="no noise up to 1e\\+09 keeps to epsilon 1: "):
         noise_multiplier_for(1.0, 1e-5, 0.01, 100)
 
 
-def test_it_is_written_rounded_up():
+def test_epsilon_is_shown_rounded_up():
     assert str(Epsilon(2.38171, 2.5966, 1e-5)) == (
         "epsilon 2.382 (2.597 by RDP) at delta 1e-05, to add or remove one sample"
     )
@@ -233,13 +234,13 @@ def test_it_is_written_rounded_up():
 
 
 @pytest.mark.parametrize("sigma", [-1.0, math.nan, math.inf, "1", None, True])
-def test_bad_noise(sigma):
+def test_an_invalid_noise_multiplier_is_refused(sigma):
     with pytest.raises(BadSetting, match="noise multiplier must be a finite number"):
         Spent(sigma, 0.01, 1)
 
 
 @pytest.mark.parametrize("rate", [0, -0.1, 1.0001, math.nan, "0.1", None, True])
-def test_bad_rate(rate):
+def test_an_invalid_sample_rate_is_refused(rate):
     with pytest.raises(BadSetting, match="sample rate must be above 0 and at most 1"):
         Spent(1.0, rate, 1)
     with pytest.raises(BadSetting, match="sample rate"):
@@ -247,7 +248,7 @@ def test_bad_rate(rate):
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.0, True, None, 10**400])
-def test_bad_steps(steps):
+def test_an_invalid_number_of_steps_is_refused(steps):
     with pytest.raises(BadSetting, match="steps must be a positive whole number"):
         Spent(1.0, 0.01, steps)
     with pytest.raises(BadSetting, match="steps"):
@@ -255,29 +256,29 @@ def test_bad_steps(steps):
 
 
 @pytest.mark.parametrize("delta", [0, 1, -1e-5, 2, math.nan, None, "1e-5"])
-def test_bad_delta(delta):
+def test_an_invalid_delta_is_refused(delta):
     for asked in (
         lambda: epsilon([], delta),
         lambda: noise_multiplier_for(1.0, delta, 0.1, 1),
         lambda: check_delta(delta, 9),
     ):
-        with pytest.raises(BadSetting, match="delta must lie between 0 and 1"):
+        with pytest.raises(BadSetting, match="delta must be between 0 and 1"):
             asked()
 
 
 @pytest.mark.parametrize("target", [0, -1.0, math.inf, math.nan, None])
-def test_bad_target(target):
+def test_an_invalid_target_is_refused(target):
     with pytest.raises(BadSetting, match="target epsilon must be a positive number"):
         noise_multiplier_for(target, 1e-5, 0.1, 1)
 
 
-def test_the_loose_figure_alone_where_it_is_asked_for(stand_in):
+def test_the_rdp_accountant_gives_the_loose_epsilon_only(stand_in):
     found = epsilon([MNIST], 1e-5, accountant="rdp")
     assert found.epsilon == found.by_rdp > 0
     assert stand_in.pld_asked == 0
 
 
-def test_the_noise_by_the_loose_accountant_is_never_below_that_of_the_tight_one():
+def test_the_loose_accountant_never_finds_less_noise_than_the_tight_one():
     pytest.importorskip("dp_accounting")
     tight, loose = (noise_multiplier_for(2.0, 1e-5, 1.0, 10, accountant=kind) for kind in ("pld", "rdp"))
     assert loose > tight
@@ -285,12 +286,12 @@ def test_the_noise_by_the_loose_accountant_is_never_below_that_of_the_tight_one(
 
 
 @pytest.mark.parametrize(("name", "words"), [("gdp", "below the true value"), ("prv", "'pld'"), ("moments", "'rdp'")])
-def test_accountants_that_are_not_offered(name, words):
+def test_unsupported_accountants_are_refused(name, words):
     with pytest.raises(BadSetting, match=words):
         epsilon([MNIST], 1e-5, accountant=name)
 
 
-def test_delta_against_the_number_of_samples():
+def test_delta_must_be_below_one_over_the_number_of_samples():
     check_delta(1e-5, 60_000)
     with pytest.raises(BadSetting, match=r"delta 1e-05 is too large for 100000 samples.*try 1e-06"):
         check_delta(1e-5, 100_000)
@@ -298,7 +299,7 @@ def test_delta_against_the_number_of_samples():
         check_delta(1e-5, 0)
 
 
-def test_a_missing_library_is_one_line(monkeypatch):
+def test_a_missing_library_is_reported_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(MissingExtra, match=r"privacy accounting needs dp-accounting: pip install 'rigdyno\[private\]'"):
         epsilon([MNIST], 1e-5)

@@ -1,9 +1,9 @@
-"""Differential privacy as a property: whatever is called in whatever order, what is released moves by at most C for one
-sample more, has noise of the stated size, and is counted.
+"""Differential privacy as a property: in any sequence of calls, one more sample changes what is released by at most C,
+the noise has the stated size, and everything is counted.
 
-Two worlds do the same, one of them without one sample, from the same seed: their noise is the same, so that what they
-release differs by their clipped sums alone. Parameters don't move (the learning rate is 0), so that every step is held
-against the same network. Calls that aren't legitimate are tried as well: each is refused, or harmless.
+Two worlds make the same calls from the same seed, one of them without one sample. Their noise is the same, so what they
+release differs only by their clipped sums. Parameters don't change (the learning rate is 0), so that every step is
+compared with the same network. Illegitimate calls are tried as well: each is refused, or harmless.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rigdyno.engines.dp import GivenBatches, PrivacyEngine, PrivacyError, micro_
 
 BOUND, SIGMA, EXPECTED, CLASSES, SIDE = 0.7, 1.3, 5.0, 3, 6
 SAMPLES, VICTIM = 12, 0
-ROUNDING = 1e-4  # of adding noise in single precision
-ONE_IN = 1e-9  # correct runs that the test of the noise's size calls wrong
+ROUNDING = 1e-4  # error of adding noise in single precision
+ONE_IN = 1e-9  # probability that the test of the noise's size fails for a correct run
 
 Batch = tuple[Tensor, Tensor]
 
 
 class Reused(nn.Module):
-    """One layer twice, and a bare parameter."""
+    """A network that uses one layer twice, and has a bare parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def convolutional() -> nn.Module:
 
 
 class WithSpare(nn.Module):
-    """A layer that is trained and never used: what it gets is noise alone."""
+    """A network with a layer that is trained but never used, so it gets only noise."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class WithSpare(nn.Module):
 
 
 def all_samples() -> Batch:
-    """Some with gradients far beyond the bound, some far below it."""
+    """Return samples, some with gradients far above the clipping norm, some far below it."""
     chance = torch.Generator().manual_seed(7)
     sizes = torch.logspace(-2, 2, SAMPLES).unsqueeze(1)
     inputs = torch.randn(SAMPLES, SIDE, generator=chance) * sizes.flip(0)
@@ -76,7 +76,7 @@ def all_samples() -> Batch:
 
 
 class World:
-    """One private training. What it releases is read from the gradients behind a step."""
+    """One private training. What it releases is read from the gradients after a step."""
 
     def __init__(self, make: Callable[[], nn.Module], seed: int, victim: bool) -> None:
         self._make, self._seed, self._victim = make, seed, victim
@@ -122,7 +122,7 @@ class World:
         return self.network.spare.weight.grad.detach().clone()
 
     def resume(self) -> None:
-        """As after a crash: all is made anew from the same seed, and the ledger's state is loaded."""
+        """Restart as after a crash: make everything again from the same seed, and load the ledger's state."""
         state, weights = self.engine.ledger.state_dict(), copy.deepcopy(self.network.state_dict())
         frozen = [not parameter.requires_grad for parameter in self.network.parameters()]
         torch.manual_seed(self._seed)
@@ -135,7 +135,7 @@ class World:
         self.begin()
 
     def toggle(self) -> None:
-        """Freezes what was trained, or trains what was frozen, and begins again on the same ledger."""
+        """Freeze what was trained, or train what was frozen, and begin again with the same ledger."""
         self.engine.release()
         first = next(self.network.body.parameters())
         first.requires_grad_(not first.requires_grad)
@@ -146,13 +146,13 @@ rows = st.lists(st.integers(0, SAMPLES - 1), unique=True, max_size=8).map(sorted
 
 
 class AnySequence(RuleBasedStateMachine):
-    """`held`: drawn, and not yet used up; a pair each, of what the two worlds got."""
+    """The state machine. `held` are the drawn and unused batches: a pair each, of what the two worlds got."""
 
     @initialize(make=st.sampled_from([dense, reused, convolutional]), seed=st.integers(0, 2**20))
     def start(self, make: Callable[[], nn.Module], seed: int) -> None:
-        # After a resume noise comes from a random name, which must be the same one in both worlds.
+        # After a resume the noise depends on a random name, which must be the same in both worlds.
         self.calls = 0
-        self.naming = patch.object(seeds, "_random_name", lambda: str(self.calls))
+        self.naming = patch.object(seeds, "_make_name", lambda: str(self.calls))
         self.naming.start()
         self.worlds = [World(make, seed, victim) for victim in (True, False)]
         self.held: list[list[Batch]] = []
@@ -160,7 +160,7 @@ class AnySequence(RuleBasedStateMachine):
         self.noise: list[Tensor] = []
         self.losses: list[Tensor] = []
 
-    # What is legitimate.
+    # Legitimate calls.
 
     @rule(chosen=rows)
     def draw(self, chosen: list[int]) -> None:
@@ -216,7 +216,7 @@ class AnySequence(RuleBasedStateMachine):
     def freeze_or_unfreeze(self) -> None:
         self.begin_again(World.toggle)
 
-    # What isn't: refused, or harmless.
+    # Illegitimate calls: refused, or harmless.
 
     @precondition(lambda self: self.old)
     @rule()
@@ -304,7 +304,7 @@ class AnySequence(RuleBasedStateMachine):
     def count_calls(self) -> None:
         self.calls = getattr(self, "calls", 0) + 1
 
-    # What must hold.
+    # Invariants.
 
     def tried(self, action: Callable[[World, list[Batch]], object]) -> None:
         refused = [self._refused(action, world, number) for number, world in enumerate(self.worlds)]
@@ -318,13 +318,13 @@ class AnySequence(RuleBasedStateMachine):
         except PrivacyError as error:
             return str(error)
         except RuntimeError as error:
-            if "a second time" not in str(error):  # torch's own refusal
+            if "a second time" not in str(error):  # an error by torch
                 raise
             return str(error)
         return None
 
     def give_up(self) -> None:
-        """On this batch, as a user does whom the engine refused something."""
+        """Give up this batch, as a user does after a refusal."""
         for world in self.worlds:
             world.optimizer.zero_grad()
         self.held = []
@@ -345,7 +345,8 @@ class AnySequence(RuleBasedStateMachine):
             self.apart()
 
     def begin_again(self, how: Callable[[World], None]) -> None:
-        """Where only one has counted anything (a batch of the victim alone, skipped), their noise would differ."""
+        """Begin again, unless only one world has counted anything (a skipped batch of the victim alone): then their
+        noise would differ."""
         self.held = []
         if len({world.engine.ledger.used for world in self.worlds}) == 2:
             self.apart()

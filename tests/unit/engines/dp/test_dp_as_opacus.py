@@ -1,5 +1,5 @@
-"""What Opacus' own tests expect of a private engine, asked of ours. docs/dp.md lists its test files, where each is
-covered, and what differs on purpose."""
+"""Test what Opacus' own tests expect of a private engine. docs/dp.md lists its test files, where each is covered, and
+what differs on purpose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rigdyno.engines.dp import (
     private_loader,
     replace_batch_norm,
 )
-from rigdyno.engines.dp.layers import _generic
+from rigdyno.engines.dp.layers.common import generic
 
 SAMPLES, BATCH = 128, 16
 NEXT_TO_NOTHING, NO_CLIPPING = 1e-9, 1e9
@@ -70,20 +70,20 @@ def values(net: nn.Module) -> Tensor:
 
 
 class TestAccountants:
-    """The figures are those of Opacus' tests: RDP 7.32911, PRV 6.77740 at a rate of 0.04, 90 epochs, delta 1e-5."""
+    """Values from Opacus' tests: RDP 7.32911, PRV 6.77740 at a rate of 0.04, 90 epochs, delta 1e-5."""
 
-    def test_known_figures(self):
+    def test_epsilon_matches_opacus(self):
         spent = [Spent(1.5, 0.04, 2250)]
         found = epsilon(spent, 1e-5)
         assert found.by_rdp == pytest.approx(7.32911, abs=0.01)
         assert found.epsilon == pytest.approx(6.777, abs=0.06)
 
-    def test_noise_for_a_target(self):
+    def test_the_noise_for_a_target_matches_opacus(self):
         found = noise_multiplier_for(8.0, 1e-5, 0.04, 2000, accountant="rdp")
         assert found == pytest.approx(1.3562, rel=0.01)
         assert epsilon([Spent(found, 0.04, 2000)], 1e-5, "rdp").epsilon <= 8.0
 
-    def test_what_was_counted_survives_a_state(self):
+    def test_a_loaded_state_has_the_same_count(self):
         engine, net, optimizer, loader = private()
         train(net, optimizer, loader)
         other = PrivacyEngine()
@@ -94,7 +94,7 @@ class TestAccountants:
 class TestEngine:
     @pytest.mark.parametrize("optimizer", [torch.optim.SGD, partial(torch.optim.SGD, momentum=0.9, nesterov=True)])
     @pytest.mark.parametrize("reduction", ["mean", "sum"])
-    def test_without_noise_and_clipping_it_trains_as_plain_pytorch(self, reduction, optimizer):
+    def test_training_without_noise_and_clipping_equals_plain_pytorch(self, reduction, optimizer):
         plain, batches = network(), []
         _, net, private_optimizer, loader = private(
             optimizer=optimizer,
@@ -115,7 +115,7 @@ class TestEngine:
             plain_optimizer.step()
         assert torch.allclose(values(net), values(plain), atol=2e-5)
 
-    def test_clipping_bounds_what_a_batch_moves(self):
+    def test_clipping_bounds_the_change_by_a_batch(self):
         _, net, optimizer, loader = private(noise_multiplier=NEXT_TO_NOTHING, max_grad_norm=0.01, lr=1.0)
         before = values(net)
         images, answers = next(iter(loader))
@@ -132,7 +132,7 @@ class TestEngine:
             float((one - other).abs().min()) >= 0 and not torch.equal(one, other) for one, other in pairwise(found)
         )
 
-    def test_one_seed_gives_one_run_and_another_seed_another(self):
+    def test_equal_seeds_repeat_a_run_and_different_seeds_do_not(self):
         found = []
         for seed in (7, 7, 8):
             _, net, optimizer, loader = private(seed=seed)
@@ -167,7 +167,7 @@ class TestEngine:
         with pytest.raises(BadSetting, match="optimizer"):
             private(optimizer=lambda parameters, lr: torch.optim.SGD(network().parameters(), lr=lr))
 
-    def test_a_frozen_part_stays_as_it_is(self):
+    def test_frozen_parameters_do_not_change(self):
         net = network()
         net[0].requires_grad_(False)
         frozen = net[0].weight.clone()
@@ -179,9 +179,9 @@ class TestEngine:
 
 
 class TestNetwork:
-    """Of a module that computes gradients of each sample."""
+    """Tests of a module that computes per-sample gradients."""
 
-    def test_answers_are_unaltered(self):
+    def test_outputs_are_unaltered(self):
         plain, images = network(), data().tensors[0]
         _, net, _, _ = private()
         assert torch.allclose(net(images), plain(images), atol=1e-5)
@@ -193,7 +193,7 @@ class TestNetwork:
         net.load_state_dict(other)
         assert float(values(net).min()) == float(values(net).max()) == 0.5
 
-    def test_parts_can_be_reached(self):
+    def test_modules_of_the_network_are_accessible(self):
         _, net, _, _ = private()
         assert isinstance(net[0], nn.Conv2d)
         assert net[0].out_channels == 8
@@ -208,14 +208,14 @@ class TestNetwork:
         for one, other in zip(net.parameters(), plain.parameters(), strict=True):
             assert torch.allclose(one.grad, other.grad, atol=1e-6)
 
-    def test_answers_for_a_validation_set_need_no_drawn_batch(self):
+    def test_evaluation_needs_no_drawn_batch(self):
         _, net, _, _ = private()
         with torch.no_grad():
             assert net(data().tensors[0][:5]).shape == (5, 10)
 
 
 class TestBatches:
-    def test_pieces_give_what_the_whole_batch_gives(self):
+    def test_pieces_give_the_same_result_as_the_whole_batch(self):
         found = []
         for size in (BATCH * 10, 3):
             _, net, optimizer, loader = private(seed=3)
@@ -230,7 +230,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("poisson", [True, False])
     def test_gradients_of_two_batches_are_not_added_up(self, poisson):
-        """As in Opacus with Poisson batches; shuffled ones, which it adds up, are refused here too."""
+        """Opacus refuses this for Poisson batches too; it adds up shuffled ones, which are refused here."""
         _, net, _, loader = private(poisson_sampling=poisson)
         (images, answers), (others, their_answers) = islice(loader, 2)
         functional.cross_entropy(net(images), answers).backward()
@@ -238,8 +238,8 @@ class TestBatches:
         with pytest.raises(Unprotected, match="two drawn batches"):
             loss.backward()
 
-    def test_empty_batches_of_any_form(self):
-        """Images, single numbers and both in a dict."""
+    def test_empty_batches_have_any_structure(self):
+        """Test images, single numbers, and both in a dict."""
         rows = [{"image": torch.ones(2, 3), "label": 1, "weight": 0.5} for _ in range(4)]
         loader = private_loader(DataLoader(rows, batch_size=1), sample_rate=1e-9)
         batch = next(iter(loader))
@@ -272,7 +272,7 @@ class TestValidation:
         _, fixed, optimizer, loader = private(fixed)
         train(fixed, optimizer, loader)
 
-    def test_a_network_that_is_fine_stays_as_it_is(self):
+    def test_a_valid_network_is_not_changed(self):
         net = network()
         same = replace_batch_norm(net)
         assert [type(module) for module in same.modules()] == [type(module) for module in net.modules()]
@@ -287,7 +287,7 @@ class TestValidation:
             def forward(self, images: Tensor) -> Tensor:
                 return functional.linear(images.flatten(1), self.weight) + self.shift
 
-        monkeypatch.setattr(_generic, "_said", set())
+        monkeypatch.setattr(generic, "_warned", set())
         with pytest.warns(UserWarning, match="Own.* has parameters of its own and no rule"):
             _, net, optimizer, loader = private(Own())
         before = copy.deepcopy(net.state_dict())
@@ -296,16 +296,16 @@ class TestValidation:
 
 
 class TestSchedules:
-    """Opacus has classes for them; here a figure is set between steps."""
+    """Opacus has classes for schedules; here a value is set between steps."""
 
-    def test_noise_that_falls_is_counted_step_by_step(self):
+    def test_decreasing_noise_is_counted_step_by_step(self):
         engine, net, optimizer, loader = private()
         for number, batch in enumerate(loader):
             engine.noise_multiplier = 2.0 * 0.9**number
             train(net, optimizer, [batch])
         assert [run.noise_multiplier for run in engine.ledger.spent] == [2.0 * 0.9**n for n in range(len(loader))]
 
-    def test_a_bound_that_falls(self):
+    def test_the_clipping_norm_can_decrease(self):
         engine, net, optimizer, loader = private()
         for number, batch in enumerate(loader):
             engine.max_grad_norm = 1.0 / (number + 1)

@@ -1,6 +1,6 @@
-"""The auditor against a textbook DP-SGD: not refuted when it is correct, refuted for each planted fault.
+"""Audit a textbook DP-SGD: it is not refuted when it is correct, and refuted for each planted fault.
 
-The claims come from formulas of their own (dp_oracle).
+The claims come from independent formulas (dp_oracle).
 """
 
 import functools
@@ -16,9 +16,8 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from rigdyno.engines.dp.audit import audit
 from rigdyno.engines.dp.audit.betting import most_showable
-from rigdyno.engines.dp.audit.claim import CURVE_DELTAS, Point, claimed_points
-from rigdyno.engines.dp.audit.task import AuditTask
-from rigdyno.engines.dp.audit.watch import Traces, watched
+from rigdyno.engines.dp.audit.runs import AuditTask, Traces, record_releases
+from rigdyno.engines.dp.audit.verdict import CURVE_DELTAS, ClaimPoint, parse_claim
 from rigdyno.engines.dp.errors import BadSetting
 
 TASK = AuditTask(canaries=16)
@@ -34,7 +33,7 @@ def claim_of(sigma, rate, steps, delta):
 
 @dataclass(frozen=True)
 class Textbook:
-    """DP-SGD as in Abadi et al. (2016), and with one of the faults."""
+    """DP-SGD as in Abadi et al. (2016), optionally with one of the faults."""
 
     sigma: float = 1.0
     rate: float = 1.0
@@ -85,7 +84,7 @@ def clipped(gradients, bound):
 
 @torch.no_grad()
 def per_sample_gradients(model, inputs, labels):
-    """In closed form: one row for each sample, in the order of the parameters."""
+    """Return the gradients in closed form: one row for each sample, in the order of the parameters."""
     first, _, second = model
     hidden = first(inputs).relu()
     at_output = second(hidden).softmax(1) - one_hot(labels, second.out_features)
@@ -127,8 +126,8 @@ class TestEngines:
         "engine",
         [Textbook(sigma=0.7), Textbook(sigma=1.0, rate=0.5, steps=2), Textbook(sigma=0.6, rate=0.25, steps=2)],
     )
-    def test_correct_is_not_refuted(self, engine):
-        """A correct engine is refuted with a probability of 5 % at most; the seeds are fixed."""
+    def test_a_correct_engine_is_not_refuted(self, engine):
+        """A correct engine is refuted with a probability of at most 5 %; the seeds are fixed."""
         found = audited(engine, engine.claim, runs=150)
         assert found.holds
         assert found.lower_bound <= engine.claim(DELTA)
@@ -151,13 +150,13 @@ class TestEngines:
         assert found.runs < 300
         assert "is WRONG: refuted with 99.9 % confidence by betting on" in str(found)
 
-    def test_a_single_number_is_refuted_too(self):
+    def test_a_claim_of_a_single_number_is_refuted(self):
         engine = Textbook(sigma=2.0, fault="no noise")
         found = audited(engine, engine.claim(DELTA))
         assert not found.holds
         assert found.lower_bound >= found.claimed
 
-    def test_one_run(self):
+    def test_one_run_refutes_a_wrong_claim_and_not_a_right_one(self):
         task = AuditTask(canaries=400, layers=1)
 
         def engine(sigma):
@@ -173,7 +172,7 @@ class TestEngines:
 
 
 def noisy_sum(model, dataset, seed, sigma):
-    """One step of the Gaussian mechanism on a single layer, by the canaries' own directions."""
+    """Make one step of the Gaussian mechanism on a single layer, along the canaries' own directions."""
     random = torch.Generator().manual_seed(seed)
     present = (dataset.tensors[0].diagonal() != 0) * math.sqrt(0.5)
     with torch.no_grad():
@@ -186,9 +185,9 @@ def _gradient(model, x, y):
 
 
 class TestWatch:
-    def test_every_step_of_any_optimizer_is_seen(self):
+    def test_every_step_of_any_optimizer_is_recorded(self):
         model, other = TASK.model(), nn.Linear(2, 2)
-        with watched(model) as snapshots:
+        with record_releases(model) as snapshots:
             for network in (model, other, model):
                 optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
                 for parameter in network.parameters():
@@ -203,7 +202,7 @@ class TestWatch:
         start = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
         direction = nn.functional.normalize(per_sample_gradients(model, *TASK.canary_batch()), dim=1)[3]
         torch.nn.utils.vector_to_parameters(start - 0.5 * direction, model.parameters())
-        found = traces.of(model, [start - 0.3 * direction, start])
+        found = traces.score(model, [start - 0.3 * direction, start])
         expected = np.zeros((2, TASK.canaries))
         expected[:, 3] = 0.5, 0.3
         np.testing.assert_allclose(found[[2, 5]], expected, atol=1e-5)
@@ -213,22 +212,27 @@ class TestWatch:
 
 class TestClaim:
     def test_a_number_is_one_point(self):
-        assert claimed_points(3, 1e-5) == [Point(3.0, 1e-5)]
+        assert parse_claim(3, 1e-5) == [ClaimPoint(3.0, 1e-5)]
 
-    def test_a_curve_is_asked_at_several_deltas(self):
-        points = claimed_points(lambda delta: max(0.0, 0.3 - delta), 1e-5)
+    def test_a_curve_is_evaluated_at_several_deltas(self):
+        points = parse_claim(lambda delta: max(0.0, 0.3 - delta), 1e-5)
         assert points[0].delta == 1e-5
-        assert [point.delta for point in points[1:]] == [0.01, 0.05, 0.2, 0.4]  # at 0.6 it says less than at 0.4
+        assert [point.delta for point in points[1:]] == [
+            0.01,
+            0.05,
+            0.2,
+            0.4,
+        ]  # the point at 0.6 follows from that at 0.4
         assert len(CURVE_DELTAS) == 5
 
     @pytest.mark.parametrize("claimed", [-1.0, math.nan, math.inf, True, "2", lambda delta: None])
-    def test_what_is_no_epsilon(self, claimed):
+    def test_an_invalid_epsilon_is_refused(self, claimed):
         with pytest.raises(BadSetting, match="a claimed epsilon is a finite number, not negative; at delta"):
-            claimed_points(claimed, DELTA)
+            parse_claim(claimed, DELTA)
 
 
 def shifting(model, dataset, seed):
-    """As quick as an engine can be: the canaries' own weights move by what the seed says, and more if they are in."""
+    """Stand for a fast engine: the canaries' own weights move by an amount from the seed, and more if they are in."""
     present = (dataset.tensors[0].diagonal() != 0).float()
     with torch.no_grad():
         noise = torch.randn(len(present), generator=torch.Generator().manual_seed(seed))
@@ -236,7 +240,7 @@ def shifting(model, dataset, seed):
 
 
 class TestAudit:
-    def test_reports_what_it_did_and_what_it_could_have_shown(self):
+    def test_the_result_reports_the_runs_and_the_largest_showable_epsilon(self):
         found = audited(shifting, 3.0)
         assert found.holds
         assert (found.runs, found.canaries) == (300, 16)
@@ -245,11 +249,11 @@ class TestAudit:
         assert f"at most {found.most_showable:.2f} could be shown" in str(found)
         assert "\n" not in str(found)
 
-    def test_the_same_seed_shows_the_same(self):
+    def test_equal_seeds_give_equal_results(self):
         first, again, other = (audited(shifting, 1.0, runs=100, seed=seed) for seed in (5, 5, 6))
         assert first == again != other
 
-    def test_a_returned_model_counts(self):
+    def test_a_returned_model_is_audited(self):
         def train(model, dataset, seed):
             trained = TASK.model()
             shifting(trained, dataset, seed)
@@ -257,7 +261,7 @@ class TestAudit:
 
         assert audited(train, runs=100) == audited(shifting, runs=100)
 
-    def test_runs_that_end_alike_are_remarked_on(self):
+    def test_identical_runs_are_reported(self):
         def train(model, dataset, seed):
             shifting(model, dataset, 0)
 
@@ -265,27 +269,27 @@ class TestAudit:
         assert found.deterministic
         assert "uses the same seed" in str(found)
 
-    def test_progress_and_the_callers_randomness(self):
-        told, before = [], torch.random.get_rng_state()
-        audited(shifting, 1.0, runs=50, progress=lambda *seen: told.append(seen))
-        assert [seen[:2] for seen in told] == [(run, 50) for run in range(1, 51)]
-        values = [seen[2] for seen in told]
+    def test_progress_is_reported_and_the_random_state_is_restored(self):
+        reported, before = [], torch.random.get_rng_state()
+        audited(shifting, 1.0, runs=50, progress=lambda *seen: reported.append(seen))
+        assert [seen[:2] for seen in reported] == [(run, 50) for run in range(1, 51)]
+        values = [seen[2] for seen in reported]
         assert values == sorted(values, reverse=True)
         assert torch.equal(before, torch.random.get_rng_state())
 
-    def test_whoever_looks_may_stop(self):
+    def test_progress_may_stop_the_audit(self):
         whole = audited(shifting, 0.0, 0.1)
         stopped = audited(shifting, 0.0, 0.1, progress=lambda done, total, p_value: p_value <= 0.05)
         assert 0.001 < stopped.p_value <= 0.05
         assert stopped.runs < whole.runs < 300
         assert "refuted with 95 % confidence" in str(stopped)
 
-    def test_stopped_before_anything_was_learnt(self):
+    def test_an_audit_stopped_early_shows_nothing(self):
         found = audited(shifting, progress=lambda done, total, p_value: done == 3)
         assert (found.runs, found.p_value, found.lower_bound, found.most_showable) == (3, 1, 0, 0)
         assert "No event was worth a bet." in str(found)
 
-    def test_each_run_starts_alike_with_a_seed_and_coins_of_its_own(self):
+    def test_runs_have_the_same_start_and_different_seeds_and_coins(self):
         seeds, weights, present = [], [], []
 
         def train(model, dataset, seed):
@@ -316,17 +320,17 @@ class TestAudit:
             ({"runs": 1, "claimed": 9.0}, "2000 canaries can show an epsilon of 1.29 at most, and 9 is claimed"),
         ],
     )
-    def test_bad_settings_are_one_line(self, settings, said):
+    def test_invalid_settings_are_reported_in_one_line(self, settings, said):
         with pytest.raises(BadSetting, match=said) as refusal:
             audit(shifting, **{"claimed": 1.0, "delta": DELTA, **settings})
         assert "\n" not in str(refusal.value)
 
     @pytest.mark.parametrize("size", ["canaries", "layers", "canary_size"])
-    def test_bad_sizes(self, size):
+    def test_invalid_sizes_are_refused(self, size):
         with pytest.raises(BadSetting, match=size):
             AuditTask(**{size: 0})
 
-    def test_an_engine_that_fails_is_the_cause(self):
+    def test_the_error_of_a_failed_engine_is_the_cause(self):
         def train(model, dataset, seed):
             raise ZeroDivisionError("no batch\nat all")
 
@@ -334,7 +338,7 @@ class TestAudit:
             audited(train, 1.0)
         assert isinstance(refusal.value.__cause__, ZeroDivisionError)
 
-    def test_control_c_is_no_failure_of_the_engine(self):
+    def test_control_c_is_not_reported_as_a_failure(self):
         def train(model, dataset, seed):
             raise KeyboardInterrupt
 
@@ -342,17 +346,17 @@ class TestAudit:
             audited(train, 1.0)
 
     @pytest.mark.parametrize("value", [math.nan, math.inf])
-    def test_weights_that_are_not_finite(self, value):
+    def test_weights_that_are_not_finite_are_refused(self, value):
         def train(model, dataset, seed):
             nn.init.constant_(model[2].weight, value)
 
         with pytest.raises(BadSetting, match="run 1 of the audit left weights that aren't finite"):
             audited(train, 1.0)
 
-    def test_an_engine_that_trains_nothing(self):
+    def test_an_engine_that_trains_nothing_is_refused(self):
         with pytest.raises(BadSetting, match="left the model as it was"):
             audited(lambda model, dataset, seed: None, 1.0)
 
-    def test_an_engine_that_returns_another_model(self):
+    def test_an_engine_that_returns_another_model_is_refused(self):
         with pytest.raises(BadSetting, match="has 6 weights"):
             audited(lambda model, dataset, seed: nn.Linear(2, 2), 1.0)

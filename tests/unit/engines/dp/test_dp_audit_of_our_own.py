@@ -1,4 +1,4 @@
-"""The auditor on our own engine and on Opacus, used as their users do: not refuted as they are, refuted with faults."""
+"""Audit our engine and Opacus, as users use them: they are not refuted as they are, and refuted with faults."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ def refuted_early(engine, claimed, runs=400):
     [(train, whole), (functools.partial(train, batch=16, steps=2), halves), (train_with_opacus, whole)],
     ids=["whole", "subsampled", "Opacus"],
 )
-def test_engines_as_they_are(engine, claimed):
-    """Each is refuted with a probability of 5 % at most; the seeds are fixed."""
+def test_correct_engines_are_not_refuted(engine, claimed):
+    """Each is refuted with a probability of at most 5 %; the seeds are fixed."""
     found = audit(engine, claimed=claimed, delta=DELTA, task=TASK, runs=100)
     assert found.holds, str(found)
 
 
 @pytest.mark.parametrize("engine", [train, train_with_opacus], ids=["ours", "Opacus"])
-def test_noise_at_a_half_of_the_claim(engine):
+def test_half_of_the_claimed_noise_is_refuted(engine):
     assert refuted_early(functools.partial(engine, sigma=0.5), whole)
 
 
-def test_noise_at_three_tenths_of_the_claim_in_one_run():
+def test_three_tenths_of_the_claimed_noise_are_refuted_in_one_run():
     claimed = gaussian_epsilon(2.0, 1, 1e-6)
     task = AuditTask(canaries=1000, layers=1)
     found = audit(
@@ -94,13 +94,13 @@ def test_noise_at_three_tenths_of_the_claim_in_one_run():
     assert not found.holds, str(found)
 
 
-def test_clipping_at_twice_the_bound():
+def test_twice_the_clipping_norm_is_refuted():
     assert refuted_early(functools.partial(train, sigma=0.5, bound=2 * BOUND), whole)
 
 
-def test_twice_the_steps():
+def test_twice_the_steps_are_refuted():
     assert refuted_early(functools.partial(train, steps=2), whole)
 
 
-def test_full_batches_that_are_claimed_as_subsampled():
+def test_full_batches_claimed_as_subsampled_are_refuted():
     assert refuted_early(functools.partial(train, steps=2), halves)

@@ -1,4 +1,4 @@
-"""Where the samples are: stated, or found by running with another number of them; never taken from a length."""
+"""The sample axis is given, or found by running with another number of samples; it never follows from a length."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rigdyno.engines.dp import BadSetting, MixesSamples, PrivacyEngine, PrivacyE
 pytestmark = pytest.mark.filterwarnings("ignore:.*no rule", "ignore:.*nested tensor", "ignore:.*batch_first")
 
 CLASSES, FEATURES = 3, 5
-SIZES = [(4, 7), (7, 4), (6, 6), (2, 2)]  # samples and length, one of them alike
+SIZES = [(4, 7), (7, 4), (6, 6), (2, 2)]  # samples and length; in two cases they are equal
 
 
 def one_by_one(net: nn.Module, inputs: Tensor, axis: int, target: Tensor, shared: dict[str, Tensor]) -> list[Tensor]:
-    """In float64, each sample alone."""
+    """Return the gradient of each sample alone, in float64."""
     net = copy.deepcopy(net).double()
     parameters = [parameter for _, parameter in trained(net)]
     shared = {name: value.double() if value.is_floating_point() else value for name, value in shared.items()}
@@ -41,11 +41,11 @@ def check(net: nn.Module, inputs: Tensor, axis: int = 0, kernels: bool = False, 
     bound = sorted(float(gradient.norm()) for gradient in gradients)[samples // 2] * 1.01
     net, clipping = wired(net, bound, kernels, batch_first=axis == 0)
     functional.cross_entropy(net(inputs, **shared), target).backward()
-    assert_close(clipping.take().double(), _flat(net, clipping, gradients, bound))
+    assert_close(clipping.take_sum().double(), _flat(net, clipping, gradients, bound))
 
 
 def _flat(net: nn.Module, clipping, gradients: list[Tensor], bound: float) -> Tensor:
-    """The definition's sum in the order in which the engine's lies in memory."""
+    """Return the sum by the definition, in the memory order of the engine's buffer."""
     clipping.gradients.publish()
     expected, at = naive_sum(gradients, bound), 0
     order = torch.empty_like(clipping.gradients.flat).double()
@@ -57,7 +57,7 @@ def _flat(net: nn.Module, clipping, gradients: list[Tensor], bound: float) -> Te
 
 
 class SequenceFirst(nn.Module):
-    """(time, samples, features), as torch's recurrent layers have it by default."""
+    """A network over (time, samples, features), the default of torch's recurrent layers."""
 
     def __init__(self, kind: type[nn.Module] = nn.LSTM) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class SequenceFirst(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Attention with its own axes; `turned`: the samples come first, and go second inside."""
+    """Attention with its own axes. `turned`: the samples come first, and go second inside."""
 
     def __init__(self, turned: bool, batch_first: bool = False) -> None:
         super().__init__()
@@ -86,27 +86,27 @@ class Encoder(nn.Module):
 
 @pytest.mark.parametrize(("samples", "length"), SIZES)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_sequences_first_when_stated(samples, length, kind):
+def test_sequences_first_are_clipped_if_batch_first_is_false(samples, length, kind):
     torch.manual_seed(0)
     check(SequenceFirst(kind), torch.randn(length, samples, FEATURES), axis=1)
 
 
 @pytest.mark.parametrize(("samples", "length"), SIZES)
-def test_attention_with_sequences_first(samples, length):
+def test_attention_with_sequences_first_is_clipped(samples, length):
     torch.manual_seed(0)
     check(Encoder(turned=False), torch.randn(length, samples, FEATURES), axis=1)
     check(Encoder(turned=True), torch.randn(samples, length, FEATURES), axis=0)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_sequences_first_but_not_stated_are_refused(kind):
+def test_sequences_first_are_refused_if_batch_first_is_true(kind):
     net, _ = wired(SequenceFirst(kind), 1.0, False)
     with pytest.raises(MixesSamples):
         net(torch.randn(6, 6, FEATURES))
 
 
 class Pointwise(nn.Module):
-    """Nothing of it mixes along any axis: only the drawn batch tells which one is which."""
+    """A network that mixes along no axis: only the drawn batch shows which axis is that of the samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Pointwise(nn.Module):
         return self.layer(values)
 
 
-def test_a_batch_that_is_turned_is_seen_by_what_was_drawn():
+def test_a_transposed_batch_is_refused():
     data = TensorDataset(torch.randn(40, 40, FEATURES))
     net = Pointwise()
     engine, optimizer = PrivacyEngine(), torch.optim.SGD(net.parameters(), lr=1.0)
@@ -131,7 +131,8 @@ def test_a_batch_that_is_turned_is_seen_by_what_was_drawn():
 
 
 class Positions(nn.Module):
-    """Own parameters, so it goes the generic way: a (length, length) mask and a table beside the samples."""
+    """A module with its own parameters, so it is run by the generic layer: it gets a (length, length) mask and a table
+    with the samples."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -149,14 +150,14 @@ class Positions(nn.Module):
 
 
 @pytest.mark.parametrize(("samples", "length"), [(4, 7), (6, 6), (3, 3), (2, 2)])
-def test_a_mask_as_long_as_the_batch(samples, length):
+def test_a_mask_as_long_as_the_batch_carries_no_samples(samples, length):
     torch.manual_seed(0)
     mask = torch.tril(torch.ones(length, length)) / length
     check(Positions(length), torch.randn(samples, length, FEATURES), mask=mask)
 
 
 @pytest.mark.parametrize("samples", [2, 3, 5])
-def test_class_weights_as_long_as_the_batch_and_single_numbers(samples):
+def test_class_weights_and_single_numbers_carry_no_samples(samples):
     torch.manual_seed(0)
     mask = torch.eye(4)
     check(
@@ -169,7 +170,7 @@ def test_class_weights_as_long_as_the_batch_and_single_numbers(samples):
 
 
 class Inside(nn.Module):
-    """The mask is made inside the network, and meets the generic module there."""
+    """A network that makes the mask itself and passes it to the generic module."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -180,13 +181,13 @@ class Inside(nn.Module):
 
 
 @pytest.mark.parametrize(("samples", "length"), [(4, 7), (6, 6)])
-def test_a_mask_that_is_made_inside(samples, length):
+def test_a_mask_made_inside_the_network_carries_no_samples(samples, length):
     torch.manual_seed(0)
     check(Inside(length), torch.randn(samples, length, FEATURES))
 
 
 def test_another_batch_may_have_the_length_of_a_mask():
-    """What was found with one size holds for the next."""
+    """Axes that were found with one batch size hold for the next."""
     torch.manual_seed(0)
     plain = Inside(6)
     net, clipping = wired(plain, 1e9, False, reduction="sum")
@@ -194,11 +195,11 @@ def test_another_batch_may_have_the_length_of_a_mask():
         inputs, target = torch.randn(samples, 6, FEATURES), torch.randint(CLASSES, (samples,))
         expected = sum(one_by_one(plain, inputs, 0, target, {}))
         functional.cross_entropy(net(inputs), target, reduction="sum").backward()
-        assert_close(clipping.take().double(), expected)
+        assert_close(clipping.take_sum().double(), expected)
 
 
 class Numbered(nn.Module):
-    """Positions that are looked up once for the whole batch."""
+    """A network that looks up its positions once for the whole batch."""
 
     def __init__(self, expand: bool) -> None:
         super().__init__()
@@ -212,11 +213,11 @@ class Numbered(nn.Module):
 
 
 @pytest.mark.parametrize(("samples", "length"), SIZES)
-def test_positions_that_are_the_same_for_all_samples(samples, length):
+def test_positions_shared_by_all_samples_are_refused_unless_expanded(samples, length):
     torch.manual_seed(0)
     check(Numbered(expand=True), torch.randint(9, (samples, length)))
     net, _ = wired(Numbered(expand=False), 1.0, False)
-    with pytest.raises(MixesSamples, match=r"places is given something that is the same for all samples.*expand"):
+    with pytest.raises(MixesSamples, match=r"places gets an input that is the same for all samples.*expand"):
         net(torch.randint(9, (samples, length)))
 
 
@@ -235,7 +236,7 @@ class LastState(nn.Module):
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize(("samples", "length"), [(5, 3), (4, 4)])
-def test_the_last_state_of_a_recurrent_layer(kind, samples, length):
+def test_the_last_state_of_a_recurrent_layer_is_clipped(kind, samples, length):
     torch.manual_seed(0)
     check(LastState(kind), torch.randn(samples, length, FEATURES))
 
@@ -256,7 +257,7 @@ def test_packed_sequences_are_refused():
         net(torch.randn(4, 3, FEATURES))
 
 
-def test_a_network_that_knows_one_batch_size_only():
+def test_a_network_with_a_fixed_batch_size_is_refused():
     class Fixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -271,7 +272,7 @@ def test_a_network_that_knows_one_batch_size_only():
 
 
 class Attending(nn.Module):
-    """Without its batch axis, or with the wrong one, attention looks across samples."""
+    """A network whose attention looks across samples if the batch axis is missing or wrong."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -294,13 +295,13 @@ def test_attention_across_samples_is_refused(how, length):
 
 
 @pytest.mark.parametrize("length", [6, 4])
-def test_attention_called_by_keyword(length):
+def test_attention_can_be_called_by_keyword(length):
     torch.manual_seed(0)
     check(Attending("first axis"), torch.randn(6, length, FEATURES))
 
 
 class WithLengths(nn.Module):
-    """(time, samples, features) beside a mask of (samples, time) and a factor for each sample."""
+    """A network over (time, samples, features), with a mask (samples, time) and a factor for each sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +314,7 @@ class WithLengths(nn.Module):
 
 
 @pytest.mark.parametrize(("samples", "length"), [(4, 7), (5, 5)])
-def test_masks_and_factors_along_the_first_axis_beside_sequences(samples, length):
+def test_masks_along_the_first_axis_work_with_sequences_first(samples, length):
     torch.manual_seed(0)
     net, target = WithLengths(), torch.randint(CLASSES, (samples,))
     values, factor = torch.randn(length, samples, FEATURES), torch.rand(samples)
@@ -327,4 +328,4 @@ def test_masks_and_factors_along_the_first_axis_beside_sequences(samples, length
     bound = sorted(float(gradient.norm()) for gradient in found)[samples // 2] * 1.01
     net, clipping = wired(net, bound, False, batch_first=False)
     functional.cross_entropy(net(values, padding, factor), target).backward()
-    assert_close(clipping.take().double(), naive_sum(found, bound))
+    assert_close(clipping.take_sum().double(), naive_sum(found, bound))

@@ -1,4 +1,4 @@
-"""The same per-sample gradients as Opacus', on the layers that it has."""
+"""Compare per-sample gradients with those of Opacus, on the layers that it supports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def opacus_sum(network: nn.Module, inputs: Tensor, answers: Tensor, bound: float
         (nn.Sequential(nn.Conv3d(2, 4, 3), nn.Flatten(), nn.Linear(108, 4)), (2, 5, 5, 5)),
     ],
 )
-def test_clipped_sums_agree(network, shape):
+def test_clipped_sums_equal_those_of_opacus(network, shape):
     chance = torch.Generator().manual_seed(0)
     inputs, answers = torch.randn(7, *shape, generator=chance), torch.randint(4, (7,), generator=chance)
     expected = opacus_sum(network, inputs, answers, 0.5)

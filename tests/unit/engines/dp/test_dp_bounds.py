@@ -1,4 +1,4 @@
-"""Clipping per layer, and by a bound that follows the data: against the definition, and through the engine."""
+"""Compare per-layer and adaptive clipping with the definition, through the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from rigdyno.engines.dp import BadSetting, GivenBatches, PrivacyEngine, Unprotected
-from rigdyno.engines.dp.bounds import Adaptive
+from rigdyno.engines.dp.gradients.norm_bounds import Adaptive
 
 SAMPLES, FEATURES, CLASSES = 30, 6, 3
 LITTLE_NOISE = 1e-9
@@ -50,7 +50,7 @@ def released(net: nn.Module, optimizer: torch.optim.Optimizer, batches) -> Tenso
 
 
 def clipped_per_layer(net: nn.Module, norms: dict[str, float]) -> Tensor:
-    """The definition: each sample's gradient, parameter by parameter."""
+    """Return the sum by the definition: each sample's gradient clipped parameter by parameter."""
     inputs, answers = batch()
     sizes = [parameter.numel() for _, parameter in trained(net)]
     total = torch.zeros(sum(sizes), dtype=torch.float64)
@@ -63,7 +63,7 @@ def clipped_per_layer(net: nn.Module, norms: dict[str, float]) -> Tensor:
     return total
 
 
-def test_per_layer_by_names():
+def test_per_layer_clipping_takes_norms_by_name():
     net = network()
     norms = {"0.weight": 0.5, "0.bias": 0.1, "2.weight": 0.3, "2.bias": 0.02}
     expected = clipped_per_layer(copy.deepcopy(net), norms)
@@ -71,14 +71,14 @@ def test_per_layer_by_names():
     assert torch.allclose(released(net, optimizer, batches), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_per_layer_shares_one_norm_equally():
+def test_per_layer_clipping_shares_one_norm_equally():
     net = network()
     expected = clipped_per_layer(copy.deepcopy(net), dict.fromkeys(["a", "b", "c", "d"], 0.5))
     _, optimizer, batches = private(net, clipping="per_layer", max_grad_norm=1.0)
     assert torch.allclose(released(net, optimizer, batches), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_noise_per_layer_is_made_for_all_layers_together():
+def test_noise_of_per_layer_clipping_covers_all_layers_together():
     norms = {"weight": 3.0, "bias": 4.0}
     net = nn.Linear(300, 100)
     engine = PrivacyEngine(generator=torch.Generator().manual_seed(5))
@@ -106,19 +106,19 @@ def test_noise_per_layer_is_made_for_all_layers_together():
         ({"clipping": "adaptive", "noise_multiplier": 30.0}, "it must be above 15"),
     ],
 )
-def test_what_is_refused(options, words):
+def test_invalid_clipping_is_refused(options, words):
     with pytest.raises(BadSetting, match=words):
         private(network(), **options)
 
 
-def test_a_name_too_many_is_refused():
+def test_a_norm_for_an_unknown_parameter_is_refused():
     names = [*dict(network().named_parameters()), "head.weight"]
     with pytest.raises(BadSetting, match=r"no trained parameter head\.weight"):
         private(network(), clipping="per_layer", max_grad_norm=dict.fromkeys(names, 1.0))
 
 
-def test_an_adaptive_bound_goes_to_the_quantile():
-    """The data and the parameters stay the same, so the quantile does too."""
+def test_the_adaptive_norm_converges_to_the_quantile():
+    """Data and parameters stay the same, so the quantile does too."""
     net = network()
     inputs, answers = batch()
     norms = sorted(float(gradient.norm()) for gradient in naive_gradients(net, (inputs,), answers))
@@ -131,14 +131,14 @@ def test_an_adaptive_bound_goes_to_the_quantile():
     assert 0.25 <= below <= 0.55
 
 
-def test_the_sum_gets_more_noise_where_a_count_is_released_too():
-    """1/z^2 = 1/z_sum^2 + 1/(2 count_std)^2: both together cost what one Gaussian of multiplier z does."""
+def test_the_sum_gets_more_noise_if_a_count_is_released_too():
+    """1/z^2 = 1/z_sum^2 + 1/(2 count_std)^2: both together cost as much as one Gaussian of multiplier z."""
     bound = Adaptive(2.0, "mean", count_std=1.0)
     by_sum = bound.noise_std(1.5) / 2.0
     assert by_sum**-2 + (2 * 1.0) ** -2 == pytest.approx(1.5**-2)
 
 
-def test_one_sample_moves_the_count_by_a_half():
+def test_one_sample_changes_the_count_by_a_half():
     bound = Adaptive(1.0, "sum", count_std=1.0)
     parameter = torch.zeros(1)
     for squared, moved in ((0.5, 0.5), (4.0, -0.5)):
@@ -146,18 +146,18 @@ def test_one_sample_moves_the_count_by_a_half():
         assert float(bound.take_counts(parameter)) == moved
 
 
-def test_counts_of_a_skipped_batch_are_forgotten():
+def test_counts_of_a_skipped_batch_are_discarded():
     net = network()
     engine, optimizer, batches = private(net, clipping="adaptive", clipping_options={"count_std": 1e-6})
     inputs, answers = next(batches)
     functional.cross_entropy(net(inputs), answers).backward()
     optimizer.zero_grad()
     before = engine.max_grad_norm
-    optimizer.step()  # an empty batch: nobody was counted, so a half of the samples is taken to lie below
+    optimizer.step()  # an empty batch: nothing was counted, so half of the samples are assumed to be below
     assert engine.max_grad_norm == pytest.approx(before, rel=1e-6)
 
 
-def test_noise_by_a_schedule_is_counted_as_it_was():
+def test_scheduled_noise_is_counted_per_step():
     net = network()
     engine, optimizer, batches = private(net, noise_multiplier=1.0)
     for sigma in (1.0, 2.0, 2.0):
@@ -166,7 +166,7 @@ def test_noise_by_a_schedule_is_counted_as_it_was():
     assert [(run.noise_multiplier, run.steps) for run in engine.ledger.spent] == [(1.0, 1), (2.0, 2)]
 
 
-def test_the_norm_changes_between_steps_only():
+def test_the_norm_can_change_only_between_steps():
     net = network()
     engine, optimizer, batches = private(net)
     engine.max_grad_norm = 0.25
@@ -179,13 +179,13 @@ def test_the_norm_changes_between_steps_only():
         engine.noise_multiplier = 0.0
 
 
-def test_an_engine_without_a_network_has_no_figures():
+def test_an_engine_without_a_network_has_no_noise_multiplier():
     with pytest.raises(BadSetting, match="make_private first"):
         _ = PrivacyEngine().noise_multiplier
 
 
-def test_noise_has_a_generator_of_its_own():
-    """The same noise, with other batches."""
+def test_noise_can_have_a_separate_generator():
+    """The noise is the same, and the batches differ."""
     found = []
     for seed in (1, 2):
         net = nn.Linear(4, 4)

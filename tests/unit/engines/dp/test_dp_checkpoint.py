@@ -1,4 +1,4 @@
-"""One file with network, optimizer and ledger: it goes on where it was, and never counts less."""
+"""Save network, optimizer and ledger in one file: a loaded run continues where it was, and never counts less."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def steps(engine: PrivacyEngine) -> int:
     return sum(run.steps for run in engine.ledger.spent)
 
 
-def test_all_comes_back(tmp_path):
+def test_a_checkpoint_restores_network_optimizer_and_ledger(tmp_path):
     engine, net, optimizer, loader = private()
     train(net, optimizer, loader)
     engine.save_checkpoint(tmp_path / "here", module=net, optimizer=optimizer, extra={"epoch": 3})
@@ -59,7 +59,7 @@ def test_what_was_spent_after_the_checkpoint_stays_counted(tmp_path):
 
 
 def test_a_resumed_run_repeats_neither_noise_nor_batches(tmp_path):
-    """The same seed, and the ledger knows how far it was used."""
+    """The seed is the same, but the ledger shows that it was used."""
     engine, net, optimizer, loader = private()
     drawn = [len(inputs) for inputs, _ in loader]
     optimizer.step()
@@ -104,7 +104,7 @@ def test_a_plain_state_dict_is_refused(tmp_path):
         engine.load_checkpoint(tmp_path / "missing", module=net)
 
 
-def test_a_checkpoint_without_an_optimizer(tmp_path):
+def test_a_checkpoint_without_an_optimizer_loads_without_one(tmp_path):
     engine, net, optimizer, _ = private()
     engine.save_checkpoint(tmp_path / "here", module=net)
     assert engine.load_checkpoint(tmp_path / "here", module=net) == {}

@@ -1,4 +1,4 @@
-"""Clipped sums of random networks against the definition, with torch alone and with kernels."""
+"""Compare clipped sums of random networks with the definition, by torch alone and by kernels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rigdyno.engines.dp import contributions, wiring
-from rigdyno.engines.dp.kernels import why_not
+from rigdyno.engines.dp import training
+from rigdyno.engines.dp.gradients import contributions
+from rigdyno.engines.dp.kernels import explain_unavailable
 
-ROUTES = [False, *([True] if why_not() is None else [])]
+ROUTES = [False, *([True] if explain_unavailable() is None else [])]
 CLASSES = 5
 
 few = settings(max_examples=25, deadline=None, derandomize=True)
@@ -72,7 +73,7 @@ def image_networks(draw) -> nn.Module:
 @pytest.mark.parametrize("kernels", ROUTES)
 @few
 @given(network=image_networks(), samples=st.integers(1, 7), seed=st.integers(0, 1000))
-def test_random_image_networks(kernels, network, samples, seed):
+def test_random_image_networks_match_the_definition(kernels, network, samples, seed):
     chance = torch.Generator().manual_seed(seed)
     check(network, (images(chance, samples, 3, 13),), answers(chance, samples), kernels)
 
@@ -80,11 +81,11 @@ def test_random_image_networks(kernels, network, samples, seed):
 @pytest.mark.filterwarnings("ignore:.*no rule")
 @pytest.mark.parametrize("kernels", ROUTES)
 @pytest.mark.parametrize("route", ["gram", "built", "generic"])
-def test_every_route_finds_the_same(route, kernels, monkeypatch):
-    """Which of them a layer takes goes by its shape; here all layers take one."""
+def test_every_route_gives_the_same_sum(route, kernels, monkeypatch):
+    """The route of a layer depends on its shape; here all layers are forced to one route."""
     monkeypatch.setattr(contributions, "TRAFFIC", {"gram": 1e18, "built": 0.0}.get(route, contributions.TRAFFIC))
     if route == "generic":
-        monkeypatch.setattr(wiring, "rules", dict)
+        monkeypatch.setattr(training, "rules", dict)
     chance = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     body = [nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 16, 3, groups=4, stride=2)]
@@ -94,7 +95,7 @@ def test_every_route_finds_the_same(route, kernels, monkeypatch):
 
 
 class Tokens(nn.Module):
-    """Embedding, attention, both norms; tied or not, with or without masks."""
+    """A network with embedding, attention and both norms; tied or not, with or without masks."""
 
     def __init__(self, width: int, heads: int, tied: bool, own: bool, padded: bool, shares: bool) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ class Tokens(nn.Module):
     length=st.integers(1, 12),
     seed=st.integers(0, 1000),
 )
-def test_random_token_networks(heads, tied, own, padded, shares, samples, length, seed):
+def test_random_token_networks_match_the_definition(heads, tied, own, padded, shares, samples, length, seed):
     torch.manual_seed(seed)
     chance = torch.Generator().manual_seed(seed)
     tokens = torch.randint(11, (samples, length), generator=chance)
@@ -135,7 +136,7 @@ def test_random_token_networks(heads, tied, own, padded, shares, samples, length
 
 
 @pytest.mark.parametrize("kernels", ROUTES)
-def test_signals_and_volumes(kernels):
+def test_signals_and_volumes_match_the_definition(kernels):
     chance = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     signal = nn.Sequential(nn.Conv1d(3, 8, 3, padding=1), nn.Conv1d(8, 8, 1), nn.GroupNorm(2, 8), nn.ReLU())
@@ -156,7 +157,7 @@ class Reused(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Parameters of its own: nothing but the generic way knows what it does."""
+    """A module with its own parameters, which only the generic layer supports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +168,7 @@ class Scaled(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """vmap doesn't know an LSTM: its samples go one by one."""
+    """A network with an LSTM, which vmap doesn't support: its samples are run one by one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,16 +180,16 @@ class Recurrent(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:.*no rule")
 @pytest.mark.parametrize("make", [Reused, lambda: nn.Sequential(nn.Linear(12, 12), Scaled(), Reused()), Recurrent])
-def test_reused_and_unknown_modules(make):
+def test_reused_and_unknown_modules_match_the_definition(make):
     chance = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     check(make(), (torch.randn(6, 12, generator=chance),), answers(chance, 6), False)
 
 
-def test_the_generic_way_is_said_once(recwarn):
-    from rigdyno.engines.dp.layers import _generic
+def test_the_generic_layer_warns_once(recwarn):
+    from rigdyno.engines.dp.layers.common import generic
 
-    _generic._said.clear()
+    generic._warned.clear()
     chance = torch.Generator().manual_seed(0)
     inputs, target = (torch.randn(4, 12, generator=chance),), answers(chance, 4)
     for _ in range(2):
@@ -199,7 +200,7 @@ def test_the_generic_way_is_said_once(recwarn):
 
 
 @pytest.mark.filterwarnings("ignore:.*no rule")
-def test_dropout_in_a_generic_module_is_the_same_there_and_back():
+def test_dropout_in_a_generic_module_is_the_same_in_forward_and_backward():
     class Dropping(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -214,7 +215,7 @@ def test_dropout_in_a_generic_module_is_the_same_there_and_back():
     network, clipping = wired(network, None, False)
     found = network(inputs)
     found.sum().backward()
-    # With inputs and scale of one, a gradient is the mask, and the answer its sum.
+    # With inputs and scale of one, a gradient is the mask, and the output is its sum.
     assert float(clipping.gradients.flat.sum()) == pytest.approx(float(found.detach().sum()))
 
 
@@ -228,7 +229,7 @@ def test_micro_batches_and_reductions_are_exact(kernels, pieces, reduction):
     check(network, (images(chance, 7, 3, 8),), answers(chance, 7), kernels, pieces=pieces, reduction=reduction)
 
 
-def test_frozen_parameters_stay_out():
+def test_frozen_parameters_are_left_out():
     chance = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, CLASSES))
@@ -239,7 +240,7 @@ def test_frozen_parameters_stay_out():
 
 
 class Two(nn.Module):
-    """Several inputs, one of them by name."""
+    """A network with several inputs, one of them by keyword."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +250,7 @@ class Two(nn.Module):
         return self.first(one) + self.second(other)
 
 
-def test_several_inputs():
+def test_several_inputs_match_the_definition():
     chance = torch.Generator().manual_seed(0)
     inputs = (torch.randn(6, 4, generator=chance), torch.randn(6, 3, generator=chance))
     check(Two(), inputs, answers(chance, 6), False)
@@ -266,7 +267,7 @@ def test_float64_is_exact_to_its_own_precision():
 
 
 @pytest.mark.skipif(True not in ROUTES, reason="no kernels here")
-def test_two_threads_find_the_same_as_one():
+def test_two_threads_give_the_same_sum_as_one():
     chance = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     body = [
@@ -285,7 +286,7 @@ def test_two_threads_find_the_same_as_one():
 
 
 @pytest.mark.parametrize("kernels", ROUTES)
-def test_without_a_bound_it_is_plain_training(kernels):
+def test_training_without_a_clipping_norm_is_plain(kernels):
     chance = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.Flatten(), nn.Linear(144, CLASSES))

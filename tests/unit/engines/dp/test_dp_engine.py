@@ -1,4 +1,4 @@
-"""The engine as its users meet it: three lines, an unchanged loop, and one clear line where it can't be private."""
+"""Test the engine as users use it: three lines, an unchanged loop, and a one-line error if it can't be private."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def data(samples: int = SAMPLES) -> TensorDataset:
 def private(
     net: nn.Module, seed: int = 1, noise_multiplier: float = 1.0, max_grad_norm: float = 1.0, lr=1.0, **options
 ):
-    """The loader's length is one batch in ten."""
+    """Make a network private. A batch is a tenth of the data."""
     engine = PrivacyEngine(generator=torch.Generator().manual_seed(seed))
     loader = DataLoader(options.pop("dataset", None) or data(), batch_size=BATCH)
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
@@ -80,7 +80,7 @@ def test_a_private_network_learns():
     assert [(run.noise_multiplier, run.sample_rate, run.steps) for run in engine.ledger.spent] == [(1.0, 0.1, 100)]
 
 
-def test_objects_stay_the_same_and_come_back_unchanged():
+def test_objects_stay_the_same_and_are_released_unchanged():
     net = network()
     names = list(net.state_dict())
     engine, same, optimizer, _ = private(net)
@@ -94,7 +94,7 @@ def test_objects_stay_the_same_and_come_back_unchanged():
 
 
 def test_a_step_is_the_noisy_mean_of_clipped_gradients():
-    """With next to no noise: minus the learning rate times the clipped sum over the expected batch."""
+    """With almost no noise, a step is minus the learning rate times the clipped sum over the expected batch."""
     net = network()
     before, start = copy.deepcopy(net), weights(net)
     _, net, optimizer, loader = private(net, noise_multiplier=1e-9, max_grad_norm=0.3)
@@ -105,8 +105,8 @@ def test_a_step_is_the_noisy_mean_of_clipped_gradients():
 
 
 @pytest.mark.parametrize("kernels", [False, None])
-def test_noise_is_sigma_times_the_bound_over_the_expected_batch(kernels):
-    """On an empty batch nothing but noise moves the weights; one per cent would be seen."""
+def test_noise_is_sigma_times_the_norm_over_the_expected_batch(kernels):
+    """With an empty batch only noise changes the weights; an error of one per cent would be detected."""
     net = nn.Linear(700, 300)
     engine = PrivacyEngine(generator=torch.Generator().manual_seed(5), kernels=kernels)
     loader = DataLoader(TensorDataset(torch.randn(100, 700)), batch_size=20)
@@ -146,7 +146,7 @@ def test_secure_noise_does_not_repeat():
     assert not torch.equal(moved(), moved())
 
 
-def test_micro_batches_get_one_noise_together():
+def test_micro_batches_share_one_noise():
     def stepped(pieces: int) -> Tensor:
         _, net, optimizer, loader = private(network(), noise_multiplier=1.0)
         batch = next(iter(loader))
@@ -168,7 +168,7 @@ def test_an_empty_batch_is_a_step_like_any_other():
     assert engine.ledger.spent[0].steps == 1
 
 
-def test_convolutions_take_an_empty_batch_too():
+def test_convolutions_accept_an_empty_batch():
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 4, 1),
         nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, CLASSES),
@@ -179,7 +179,7 @@ def test_convolutions_take_an_empty_batch_too():
     assert bool(torch.isfinite(weights(net)).all())
 
 
-def test_what_was_cleared_is_gone():
+def test_cleared_gradients_are_not_released():
     net = network()
     start = weights(net)
     _, net, optimizer, loader = private(net, noise_multiplier=1e-9)
@@ -190,7 +190,7 @@ def test_what_was_cleared_is_gone():
     assert torch.allclose(start, weights(net), atol=1e-7)
 
 
-def test_gradients_that_nobody_cleared_do_not_count_again():
+def test_uncleared_gradients_do_not_count_again():
     _, net, optimizer, loader = private(network(), noise_multiplier=1e-9, max_grad_norm=0.1)
     for number, (inputs, answers) in enumerate(loader):
         start = weights(net)
@@ -199,7 +199,7 @@ def test_gradients_that_nobody_cleared_do_not_count_again():
         assert float((start - weights(net)).norm()) <= 0.1 * len(inputs) / BATCH, number
 
 
-def test_a_checkpoint_rides_along():
+def test_the_ledger_can_be_part_of_a_checkpoint():
     engine, net, optimizer, loader = private(network())
     for inputs, answers in loader:
         train_step(net, optimizer, inputs, answers)
@@ -208,7 +208,7 @@ def test_a_checkpoint_rides_along():
     assert other.ledger.spent == engine.ledger.spent
 
 
-def test_a_ledger_file_counts_over_engines(tmp_path):
+def test_a_ledger_file_counts_across_engines(tmp_path):
     for _ in range(2):
         net = network()
         optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
@@ -244,14 +244,14 @@ def test_adam_and_schedulers_work():
 # Refusals
 
 
-def test_a_gradient_that_comes_another_way_is_refused():
+def test_a_gradient_outside_the_layers_is_refused():
     _, net, _, loader = private(network())
     inputs, answers = next(iter(loader))
     with pytest.raises(Unprotected, match=r"0\.weight.*weight_decay"):
         (functional.cross_entropy(net(inputs), answers) + 1e-3 * net[0].weight.square().sum()).backward()
 
 
-def test_a_gradient_that_comes_only_another_way_is_refused_before_the_step():
+def test_a_gradient_only_outside_the_layers_is_refused_before_the_step():
     _, net, optimizer, _ = private(network())
     net[0].weight.square().sum().backward()
     with pytest.raises(Unprotected, match=r"0\.weight"):
@@ -268,7 +268,7 @@ def test_a_sample_must_not_count_twice():
         optimizer.step()
 
 
-def test_nan_stops_the_step_and_is_named():
+def test_nan_stops_the_step_and_is_reported():
     _, net, optimizer, loader = private(network())
     start = weights(net)
     inputs, answers = next(iter(loader))
@@ -281,23 +281,23 @@ def test_nan_stops_the_step_and_is_named():
 
 @pytest.mark.parametrize("name", ["noise_multiplier", "max_grad_norm"])
 @pytest.mark.parametrize("figure", [0, -1.0, math.nan, math.inf, "much"])
-def test_figures_that_make_no_sense(name, figure):
+def test_invalid_settings_are_refused(name, figure):
     with pytest.raises(BadSetting, match=f"{name} is .* positive number"):
         private(network(), **{name: figure})
 
 
-def test_a_delta_that_would_publish_a_sample():
+def test_a_delta_of_one_over_the_samples_is_refused():
     engine, *_ = private(network())
     with pytest.raises(BadSetting, match="delta"):
         engine.get_epsilon(delta=1 / SAMPLES)
 
 
-def test_a_reduction_that_is_none():
+def test_an_unknown_reduction_is_refused():
     with pytest.raises(BadSetting, match="'mean' or 'sum'"):
         private(network(), loss_reduction="none")
 
 
-def test_data_smaller_than_a_batch():
+def test_a_dataset_smaller_than_a_batch_is_refused():
     with pytest.raises(BadSetting, match="batch"):
         private(network(), dataset=data(BATCH - 1))
 
@@ -311,25 +311,25 @@ def test_data_smaller_than_a_batch():
         (lambda: nn.Sequential(nn.Embedding(5, 2, scale_grad_by_freq=True), nn.Flatten()), "scale_grad_by_freq"),
     ],
 )
-def test_layers_that_mix_samples(make, words):
+def test_layers_that_mix_samples_are_refused(make, words):
     with pytest.raises(MixesSamples, match=words):
         private(make())
 
 
 class Centred(nn.Module):
-    """Takes the batch's mean off: no rule knows, looking does."""
+    """Subtracts the batch's mean: no rule knows that, but the check finds it."""
 
     def forward(self, values: Tensor) -> Tensor:
         return values - values.mean(dim=0, keepdim=True)
 
 
-def test_whatever_else_mixes_samples_is_seen_at_the_first_batch():
+def test_code_that_mixes_samples_is_refused_at_the_first_batch():
     _, net, optimizer, loader = private(nn.Sequential(nn.Linear(FEATURES, 8), Centred(), nn.Linear(8, CLASSES)))
     with pytest.raises(MixesSamples, match=r"^1: .*depends on the other samples"):
         train_step(net, optimizer, *next(iter(loader)))
 
 
-def test_dropout_is_not_taken_for_mixing():
+def test_dropout_is_not_mistaken_for_mixing():
     _, net, optimizer, loader = private(nn.Sequential(nn.Linear(FEATURES, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES)))
     train_step(net, optimizer, *next(iter(loader)))
 
@@ -339,7 +339,7 @@ class Folded(nn.Module):
         return values.flatten(0, 1).unsqueeze(1)
 
 
-def test_a_layer_whose_rows_are_no_samples():
+def test_a_layer_whose_rows_are_not_samples_is_refused():
     net = nn.Sequential(nn.Linear(FEATURES, 8), Folded(), nn.Linear(1, CLASSES))
     _, net, _, loader = private(net)
     inputs, _ = next(iter(loader))
@@ -347,7 +347,7 @@ def test_a_layer_whose_rows_are_no_samples():
         net(inputs)
 
 
-def test_nothing_to_train():
+def test_a_network_without_trained_parameters_is_refused():
     net = network().requires_grad_(False)
     net_for_optimizer = network()
     with pytest.raises(BadSetting, match="no parameter that is trained"):
@@ -356,7 +356,7 @@ def test_nothing_to_train():
         )
 
 
-def test_optimizers_that_hold_too_little_or_too_much():
+def test_an_optimizer_must_hold_exactly_the_trained_parameters():
     net, other = network(), network()
     with pytest.raises(BadSetting, match=r"doesn't hold 2\.weight"):
         PrivacyEngine().make_private(module=net, optimizer=torch.optim.SGD(net[0].parameters(), lr=1.0), **figures())
@@ -377,7 +377,7 @@ def given(net: nn.Module, batches: list[tuple[Tensor, Tensor]], **figures: float
     return engine, *made
 
 
-def test_batches_from_elsewhere_are_trained_on_alike_and_counted_as_if_everybody_were_in_them():
+def test_given_batches_count_as_if_every_sample_were_in_them():
     net = network()
     before, start = copy.deepcopy(net), weights(net)
     inputs, answers = data().tensors
@@ -389,11 +389,11 @@ def test_batches_from_elsewhere_are_trained_on_alike_and_counted_as_if_everybody
     assert engine.ledger.spent == [Spent(0.01, 1.0, 1)]
 
 
-def test_batches_from_elsewhere_are_guarded_alike():
+def test_given_batches_are_guarded_too():
     inputs, answers = data().tensors
     _, net, optimizer, batches = given(network(), [(inputs[:30], answers[:30])])
     next(iter(batches))
-    with pytest.raises(Unprotected, match=r"over 60 samples, and no drawn batch is waiting for it .waiting: 30"):
+    with pytest.raises(Unprotected, match=r"over 60 samples, but no drawn batch is waiting for it .waiting: 30"):
         train_step(net, optimizer, inputs[:60], answers[:60])
     with pytest.raises(BadSetting, match="noise_multiplier is 0"):
         given(network(), [], noise_multiplier=0)
@@ -401,7 +401,7 @@ def test_batches_from_elsewhere_are_guarded_alike():
         given(nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)), [])
 
 
-def test_an_engine_is_for_one_network():
+def test_an_engine_trains_only_one_network():
     engine, *_ = private(network())
     net = network()
     with pytest.raises(BadSetting, match="another engine"):
@@ -429,7 +429,7 @@ def test_batch_norm_becomes_group_norm(channels, groups):
     assert torch.equal(norm.weight, net[1][0].weight)
 
 
-def test_a_copy_of_a_private_network_is_private_by_itself():
+def test_a_copy_of_a_private_network_is_independent():
     _, net, optimizer, loader = private(network())
     other = copy.deepcopy(net)
     train_step(net, optimizer, *next(iter(loader)))

@@ -1,4 +1,4 @@
-"""Expanded weights against the definition: every layer that has them, frozen and shared ones, and batches of none."""
+"""Compare expanded weights with the definition: every layer with them, frozen and shared layers, and empty batches."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from dp_naive import assert_close, engine_sum, naive_gradients, naive_sum
 from torch import nn
 
 from rigdyno.engines.dp import BadSetting, PrivacyEngine
-from rigdyno.engines.dp.layers._expanded import EXPANDED, Convolution
+from rigdyno.engines.dp.layers.common.expanded import EXPANDED, ExpandedConvolution
 from rigdyno.engines.dp.layers.conv import Rule as ConvolutionRule
 
 CLASSES, SAMPLES, BOUND = 4, 5, 0.05
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Shared(nn.Module):
-    """One layer, used twice."""
+    """A network that uses one layer twice."""
 
     def __init__(self):
         super().__init__()
@@ -68,13 +68,13 @@ def made(name):
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_the_clipped_sum_is_the_definitions(name, pieces):
+def test_the_clipped_sum_matches_the_definition(name, pieces):
     network, inputs, answers = made(name)
     expected = naive_sum(naive_gradients(network, (inputs,), answers), BOUND)
     assert_close(engine_sum(network, (inputs,), answers, BOUND, expanded=True, pieces=pieces), expected)
 
 
-def test_what_is_frozen_stays_out():
+def test_frozen_parameters_are_left_out():
     network, inputs, answers = made("norms")
     network[0].weight.requires_grad_(False)
     network[1].bias.requires_grad_(False)
@@ -82,8 +82,8 @@ def test_what_is_frozen_stays_out():
     assert_close(engine_sum(network, (inputs,), answers, BOUND, expanded=True), expected)
 
 
-def test_they_are_asked_for_and_do_without_kernels():
-    assert EXPANDED[ConvolutionRule] is Convolution
+def test_expanded_weights_exclude_kernels():
+    assert EXPANDED[ConvolutionRule] is ExpandedConvolution
     assert PrivacyEngine(expanded=True).kernels is False
     with pytest.raises(BadSetting, match="leave out kernels or expanded"):
         PrivacyEngine(expanded=True, kernels=True)

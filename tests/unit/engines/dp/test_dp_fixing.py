@@ -1,4 +1,4 @@
-"""`validate` names all that make_private would refuse; `fix` replaces what can be replaced, and nothing else."""
+"""`validate` lists everything that make_private would refuse; `fix` replaces what can be replaced, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def old_weight_norm(module: nn.Module, dim: int | None = 0) -> nn.Module:
     return module
 
 
-def test_a_network_that_is_accepted_has_no_reasons():
+def test_validate_returns_nothing_for_an_accepted_network():
     assert validate(nn.Sequential(nn.Linear(3, 4), nn.LSTM(4, 2))) == []
 
 
-def test_all_reasons_at_once_a_line_each():
+def test_validate_returns_all_reasons_one_line_each():
     pruned = nn.Linear(8, 8)
     prune.random_unstructured(pruned, "weight", 0.5)
     net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.InstanceNorm2d(8, track_running_stats=True), pruned)
@@ -63,7 +63,7 @@ def test_validate_and_make_private_agree(make):
     assert not reasons or str(refused.value) == reasons[0]
 
 
-def test_a_network_that_is_trained_privately_is_refused_by_another_engine():
+def test_a_private_network_is_refused_by_another_engine():
     guarded = Guarded([batch()])
     assert validate(guarded.net) == validate(guarded.net[2])
     assert "already" in validate(guarded.net[2])[0]
@@ -97,7 +97,7 @@ def test_a_frozen_norm_stays():
     assert type(fix(net.eval())[1]) is nn.GroupNorm
 
 
-def test_a_network_that_is_itself_a_norm():
+def test_a_network_that_is_itself_a_norm_is_replaced():
     assert type(fix(nn.BatchNorm2d(6))) is nn.GroupNorm
 
 
@@ -105,7 +105,7 @@ def test_a_network_that_is_itself_a_norm():
 def test_weight_norm_has_the_same_weights_and_gradients(dim):
     net = nn.Sequential(old_weight_norm(nn.Linear(5, 4), dim), nn.Tanh(), old_weight_norm(nn.Linear(4, 3)))
     inputs = torch.randn(6, 5)
-    net(inputs)  # leaves computed weights behind, which can't be copied
+    net(inputs)  # stores computed weights, which can't be copied
     fixed = fix(net)
     assert validate(fixed) == []
     torch.testing.assert_close(fixed(inputs), net(inputs))
@@ -117,7 +117,7 @@ def test_weight_norm_has_the_same_weights_and_gradients(dim):
 
 
 @pytest.mark.parametrize(("layer", "shape"), [(nn.Linear(5, 4), (6, 5)), (nn.ConvTranspose2d(3, 4, 3), (2, 3, 6, 6))])
-def test_spectral_norm_has_the_same_weights_where_it_is_accepted(layer, shape):
+def test_spectral_norm_has_the_same_weights_if_it_is_accepted(layer, shape):
     net = nn.Sequential(nn.utils.spectral_norm(layer))
     inputs = torch.randn(shape)
     net(inputs)
@@ -129,7 +129,7 @@ def test_spectral_norm_has_the_same_weights_where_it_is_accepted(layer, shape):
     assert validate(fixed) == []
 
 
-def test_what_cannot_be_fixed_stays_and_is_named():
+def test_unfixable_modules_stay_and_are_reported():
     pruned = nn.Linear(4, 4)
     prune.random_unstructured(pruned, "weight", 0.5)
     net = nn.Sequential(pruned, nn.LazyLinear(3))

@@ -1,4 +1,4 @@
-"""Each drawn batch is good for one step; what wasn't drawn is refused, and what is skipped counts as spent."""
+"""Each drawn batch can be used for one step; other batches are refused, and skipped batches count as spent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def counted(engine: PrivacyEngine) -> int:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_one_drawn_batch_is_good_for_one_step(copied):
+def test_a_drawn_batch_can_be_used_for_one_step(copied):
     engine, net, optimizer, loader = poisson()
     inputs, answers = next(iter(loader))
     inputs = inputs * 1.0 if copied else inputs
@@ -59,7 +59,7 @@ def test_batches_of_another_loader_are_refused():
     assert counted(engine) == 1
 
 
-def test_nothing_drawn_nothing_trained():
+def test_training_without_a_drawn_batch_is_refused():
     _, net, optimizer, _ = poisson()
     with pytest.raises(Unprotected, match=r"waiting: none"):
         train(net, optimizer, *batch(BATCH))
@@ -83,7 +83,7 @@ def test_a_skipped_batch_counts_as_spent():
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_a_batch_skipped_by_the_module_s_zero_grad():
+def test_a_batch_skipped_by_the_module_s_zero_grad_counts_as_spent():
     guarded = Guarded()
     guarded.loss(guarded.draw()).backward()
     guarded.net.zero_grad()
@@ -94,7 +94,7 @@ def test_a_batch_skipped_by_the_module_s_zero_grad():
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_a_batch_that_never_saw_the_network_counts_as_spent_when_a_later_one_is_used():
+def test_an_unused_batch_counts_as_spent_when_a_later_one_is_used():
     guarded = Guarded()
     for _ in range(2):
         guarded.draw()
@@ -103,7 +103,7 @@ def test_a_batch_that_never_saw_the_network_counts_as_spent_when_a_later_one_is_
     assert guarded.steps() == 3
 
 
-def test_the_last_try_of_a_batch_is_what_is_released():
+def test_only_the_last_attempt_of_a_batch_is_released():
     guarded = Guarded()
     inputs, answers = drawn = guarded.draw()
     (functional.cross_entropy(guarded.net(inputs), answers) * 100).backward()
@@ -115,7 +115,7 @@ def test_the_last_try_of_a_batch_is_what_is_released():
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
-def test_trainers_that_read_ahead(ahead):
+def test_trainers_may_draw_ahead(ahead):
     """Each batch is trained on when the next `ahead` are drawn already, as Lightning and Hugging Face do."""
     guarded = Guarded(batches=[batch(8 + seed, seed) for seed in range(6)])
     waiting = [guarded.draw() for _ in range(ahead)]
@@ -125,7 +125,7 @@ def test_trainers_that_read_ahead(ahead):
     assert guarded.steps() == 6 - ahead
 
 
-def test_too_far_ahead_is_said_and_counted():
+def test_drawing_too_far_ahead_is_counted_and_explained():
     guarded = Guarded(ahead=1)
     first = guarded.draw()
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_too_far_ahead_is_said_and_counted():
         guarded.step(first)
 
 
-def test_a_batch_that_was_overtaken_is_over():
+def test_a_batch_older_than_a_used_one_is_refused():
     guarded = Guarded()
     first, second = guarded.draw(), guarded.draw()
     guarded.step(second)
@@ -144,7 +144,7 @@ def test_a_batch_that_was_overtaken_is_over():
     assert guarded.steps() == 2
 
 
-def test_a_step_without_backward_is_an_empty_batch():
+def test_a_step_without_backward_counts_as_an_empty_batch():
     guarded = Guarded()
     guarded.optimizer.step()
     assert guarded.steps() == 1
@@ -162,7 +162,7 @@ def test_empty_batches_are_drawn_and_used_like_any_other():
     assert guarded.steps() == 4
 
 
-def test_empty_batches_that_a_loop_leaves_out_count_too():
+def test_empty_batches_that_a_loop_skips_count_too():
     guarded = Guarded(batches=[batch(0), batch(4, seed=1), batch(0), batch(5, seed=2)])
     for _ in range(4):
         drawn = guarded.draw()
@@ -175,7 +175,7 @@ def test_empty_batches_that_a_loop_leaves_out_count_too():
 
 
 @pytest.mark.parametrize("change", [lambda x: x, lambda x: x * 1.0], ids=["views", "copies"])
-def test_pieces_of_micro_batches(change):
+def test_pieces_of_micro_batches_are_accepted(change):
     guarded = Guarded()
     drawn = guarded.draw()
     for inputs, answers in micro_batches(drawn, 3):
@@ -185,7 +185,7 @@ def test_pieces_of_micro_batches(change):
 
 
 @pytest.mark.parametrize("change", [lambda x: x, lambda x: x * 1.0], ids=["views", "copies"])
-def test_a_piece_too_many(change):
+def test_a_repeated_piece_is_refused(change):
     guarded = Guarded()
     pieces = micro_batches(guarded.draw(), 4)
     for inputs, answers in pieces:
@@ -194,7 +194,7 @@ def test_a_piece_too_many(change):
         guarded.loss((change(pieces[0][0]), pieces[0][1])).backward()
 
 
-def test_pieces_that_are_views_of_other_rows():
+def test_pieces_with_different_rows_are_accepted():
     guarded = Guarded()
     inputs, answers = drawn = guarded.draw()
     for rows in (slice(0, 8, 2), slice(1, 8, 2)):
@@ -203,7 +203,7 @@ def test_pieces_that_are_views_of_other_rows():
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_pieces_that_overlap():
+def test_overlapping_pieces_are_refused():
     guarded = Guarded()
     inputs, answers = guarded.draw()
     guarded.loss((inputs[:5], answers[:5])).backward()
@@ -211,30 +211,30 @@ def test_pieces_that_overlap():
         guarded.loss((inputs[4:], answers[4:])).backward()
 
 
-def test_pieces_that_nobody_knows():
-    """Two halves, copied and changed: the same half could come twice."""
+def test_unknown_pieces_are_refused():
+    """Two halves are copied and changed: the same half could come twice."""
     guarded = Guarded()
     inputs, answers = guarded.draw()
     with pytest.raises(Unprotected, match="micro_batches"):
         guarded.loss((inputs[:4] * 2.0, answers[:4])).backward()
 
 
-def test_some_rows_alone_are_fewer_samples():
+def test_some_rows_of_a_batch_are_accepted():
     guarded = Guarded()
     inputs, answers = guarded.draw()
     guarded.step((inputs[2:5], answers[2:5]))
     assert same(guarded.released(), guarded.expected((inputs[2:5], answers[2:5])))
 
 
-def test_one_row_over_and_over():
+def test_one_row_repeated_is_refused():
     guarded = Guarded()
     inputs, answers = guarded.draw()
     with pytest.raises(Unprotected, match="one sample in several rows"):
         guarded.step((inputs[:1].expand(8, -1), answers))
 
 
-def test_two_samples_in_a_row():
-    """Rows that hold two samples each are clipped as one."""
+def test_rows_of_two_samples_are_refused():
+    """Rows that contain two samples each would be clipped as one."""
     net = torch.nn.Sequential(torch.nn.Linear(2 * FEATURES, CLASSES))
     guarded = Guarded(net=net)
     inputs, answers = guarded.draw()
@@ -242,8 +242,8 @@ def test_two_samples_in_a_row():
         guarded.step((inputs.view(4, 2 * FEATURES), answers[:4]))
 
 
-def test_batches_that_are_views_of_one_tensor():
-    """Neighbours in memory are told apart by their rows."""
+def test_batches_may_be_views_of_one_tensor():
+    """Neighbours in memory are distinguished by their rows."""
     inputs, answers = batch(24)
     guarded = Guarded(batches=[(inputs[first : first + 8], answers[first : first + 8]) for first in (0, 8, 16)])
     first, second = guarded.draw(), guarded.draw()
@@ -263,7 +263,7 @@ def test_the_same_tensors_drawn_again_are_a_new_batch():
     assert guarded.steps() == 3
 
 
-def test_several_inputs_and_those_that_are_no_batch():
+def test_inputs_that_are_not_from_the_batch_are_accepted_too():
     class Two(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -279,8 +279,8 @@ def test_several_inputs_and_those_that_are_no_batch():
     assert guarded.steps() == 1
 
 
-def test_memory_that_is_used_again_is_no_batch():
-    """A drawn tensor that is gone can't vouch for what lies where it lay."""
+def test_reused_memory_is_not_taken_for_a_batch():
+    """A drawn tensor that no longer exists doesn't identify what is in its memory now."""
     guarded = Guarded(batches=iter([batch(8, seed) for seed in range(3)]))
     drawn = guarded.draw()
     guarded.step(drawn)
@@ -293,7 +293,7 @@ def test_memory_that_is_used_again_is_no_batch():
 # Loaders
 
 
-def test_a_loader_s_figures_can_t_be_changed():
+def test_a_loader_s_rate_and_expected_batch_are_read_only():
     _, _, _, loader = poisson()
     for owner in (loader, loader.batch_sampler, GivenBatches([], 1.0)):
         with pytest.raises(AttributeError):
@@ -304,7 +304,7 @@ def test_a_loader_s_figures_can_t_be_changed():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_epochs_workers_and_loops_left_early(workers):
+def test_only_batches_handed_out_are_counted(workers):
     engine, net, optimizer, loader = poisson(workers, **({"persistent_workers": True} if workers else {}))
     for _ in range(2):
         for number, (inputs, answers) in enumerate(loader):
@@ -314,7 +314,7 @@ def test_epochs_workers_and_loops_left_early(workers):
     assert counted(engine) == 8, "what workers drew ahead was never handed out"
 
 
-def test_two_iterators_at_once():
+def test_two_iterators_can_be_used_at_once():
     engine, net, optimizer, loader = poisson()
     for one, other in zip(loader, loader, strict=True):
         train(net, optimizer, *one)
@@ -331,14 +331,14 @@ def test_a_private_loader_is_not_made_private_again():
         )
 
 
-def test_a_stream_of_skips_is_counted_at_the_rate_they_were_drawn_by():
+def test_skipped_batches_are_counted_at_their_sample_rate():
     engine, net, optimizer, loader = poisson()
     *_, last = list(loader)
     train(net, optimizer, *last)
     assert [(run.noise_multiplier, run.sample_rate, run.steps) for run in engine.ledger.spent] == [(1.0, 0.1, 10)]
 
 
-def test_no_step_is_ever_longer_than_its_batch_allows():
+def test_no_step_is_longer_than_its_batch_allows():
     guarded = Guarded()
     drawn = guarded.draw()
     guarded.step(drawn)

@@ -1,5 +1,5 @@
-"""Pass state lives in the pass: whatever forwards, checkpoints, errors and threads come in between, each sample is
-weighed once, over all of its gradient."""
+"""The state of a pass is in the pass: despite other forwards, checkpoints, errors and threads in between, each sample
+is clipped once, by its whole gradient."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from rigdyno.engines.dp import MixesSamples, NotFinite, Unprotected, micro_batches
-from rigdyno.engines.dp.checks.mixing import Turns
+from rigdyno.engines.dp.checks.mixing import CheckSchedule
 
 
-def test_a_graph_that_is_kept_is_run_backwards_once():
+def test_a_retained_graph_can_run_backward_only_once():
     guarded = Guarded()
     loss = guarded.loss(guarded.draw())
     loss.backward(retain_graph=True)
@@ -27,8 +27,8 @@ def test_a_graph_that_is_kept_is_run_backwards_once():
     assert float(guarded.released().norm()) <= BOUND * 8
 
 
-def test_a_part_of_the_batch_twice_is_refused():
-    """Half of the rows run backwards twice are as many samples as were drawn, and each counts for two."""
+def test_half_of_a_batch_twice_is_refused():
+    """Half of the rows run backward twice are as many samples as were drawn, but each would count twice."""
     guarded = Guarded()
     inputs, answers = guarded.draw()
     loss = functional.cross_entropy(guarded.net(inputs[:4]), answers[:4])
@@ -47,7 +47,7 @@ def test_two_losses_of_one_forward_are_added_up_or_refused():
 
 
 @pytest.mark.parametrize("samples", [3, 8])
-def test_a_forward_for_a_log_before_backward_changes_nothing(samples):
+def test_an_extra_forward_before_backward_changes_nothing(samples):
     guarded = Guarded()
     drawn = guarded.draw()
     loss = guarded.loss(drawn)
@@ -58,7 +58,7 @@ def test_a_forward_for_a_log_before_backward_changes_nothing(samples):
 
 
 class Blocks(nn.Module):
-    """Checkpoints inside; `nested` puts one into another, so that no layer is called in the outer one."""
+    """A network with checkpoints inside. `nested` puts one into another, so no layer is called in the outer one."""
 
     def __init__(self, reentrant: bool, nested: bool = False) -> None:
         super().__init__()
@@ -80,22 +80,22 @@ class Blocks(nn.Module):
         return checkpoint(inner if self.nested else layer, values, use_reentrant=self.reentrant)
 
 
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # torch: the first layer is one of them
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # a warning of torch for the first layer
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints_inside_the_network(reentrant, nested):
+def test_checkpoints_inside_the_network_change_nothing(reentrant, nested):
     guarded = Guarded(net=Blocks(reentrant, nested))
-    guarded.before.reentrant = False  # autograd.grad, by which the definition is computed, knows no others
+    guarded.before.reentrant = False  # autograd.grad, which computes the definition, supports no others
     drawn = guarded.draw()
     loss = guarded.loss(drawn)
-    guarded.net(batch(seed=9)[0])  # what is run again belongs to the pass that is run backwards, not to this one
+    guarded.net(batch(seed=9)[0])  # recomputed layers belong to the pass that runs backward, not to this one
     loss.backward()
     guarded.optimizer.step()
     assert same(guarded.released(), guarded.expected(drawn))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_around_the_network(reentrant):
+def test_a_checkpoint_around_the_network_changes_nothing(reentrant):
     guarded = Guarded()
     inputs, answers = drawn = guarded.draw()
     found = checkpoint(guarded.net, inputs.clone().requires_grad_(), use_reentrant=reentrant)
@@ -105,29 +105,29 @@ def test_a_checkpoint_around_the_network(reentrant):
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_parts_that_are_called_one_by_one_are_one_pass():
-    """Apart, a sample would be clipped once for each part."""
+def test_modules_called_one_by_one_belong_to_one_pass():
+    """In separate passes, a sample would be clipped once for each module."""
     guarded = Guarded()
     inputs, answers = drawn = guarded.draw()
     hidden = torch.relu(guarded.net[0](inputs))
-    guarded.net[0](batch(5, seed=9)[0])  # a log, of other samples
+    guarded.net[0](batch(5, seed=9)[0])  # for a log, with other samples
     functional.cross_entropy(guarded.net[2](hidden), answers).backward()
     guarded.optimizer.step()
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_parts_that_are_called_one_by_one_over_several_batches():
+def test_modules_can_be_called_one_by_one_for_several_batches():
     guarded = Guarded()
     for _ in range(3):
         inputs, answers = guarded.draw()
-        guarded.net[2](torch.relu(guarded.net[0](inputs)))  # a log
+        guarded.net[2](torch.relu(guarded.net[0](inputs)))  # for a log
         functional.cross_entropy(guarded.net[2](torch.relu(guarded.net[0](inputs))), answers).backward()
         guarded.optimizer.step()
         guarded.optimizer.zero_grad()
     assert guarded.steps() == 3
 
 
-def test_the_forward_of_the_network_called_past_its_hooks():
+def test_calling_forward_directly_changes_nothing():
     guarded = Guarded()
     inputs, answers = drawn = guarded.draw()
     functional.cross_entropy(guarded.net.forward(inputs), answers).backward()
@@ -142,7 +142,7 @@ def test_a_network_called_twice_for_each_sample_is_refused():
         functional.cross_entropy(guarded.net(inputs) - guarded.net(inputs * 2), answers).backward()
 
 
-def test_outputs_of_an_earlier_batch_in_the_loss():
+def test_outputs_of_an_earlier_batch_in_the_loss_are_refused():
     guarded = Guarded()
     inputs, _ = guarded.draw()
     kept = guarded.net(inputs)
@@ -153,7 +153,7 @@ def test_outputs_of_an_earlier_batch_in_the_loss():
         guarded.optimizer.step()
 
 
-def test_a_loss_on_part_of_the_outputs():
+def test_a_loss_of_some_outputs_releases_those_samples():
     guarded = Guarded()
     inputs, answers = guarded.draw()
     (functional.cross_entropy(guarded.net(inputs)[:3], answers[:3]) * 3 / 8).backward()
@@ -161,8 +161,8 @@ def test_a_loss_on_part_of_the_outputs():
     assert same(guarded.released(), guarded.expected((inputs[:3], answers[:3])))
 
 
-def test_gradients_of_inputs_leave_the_parameters_alone():
-    """torch.autograd.grad and backward(inputs=...), for a saliency map, say."""
+def test_gradients_of_inputs_do_not_affect_the_parameters():
+    """Test torch.autograd.grad and backward(inputs=...), as used for a saliency map."""
     guarded = Guarded()
     inputs, answers = guarded.draw()
     looked_at = inputs.clone().requires_grad_()
@@ -174,7 +174,7 @@ def test_gradients_of_inputs_leave_the_parameters_alone():
     assert same(guarded.released(), guarded.expected((inputs, answers)))
 
 
-def test_gradients_of_parameters_can_t_be_asked_for():
+def test_autograd_grad_returns_no_parameter_gradients():
     guarded = Guarded()
     loss = guarded.loss(guarded.draw())
     with pytest.raises(RuntimeError, match="not have been used"):
@@ -182,7 +182,7 @@ def test_gradients_of_parameters_can_t_be_asked_for():
     assert torch.autograd.grad(guarded.loss(guarded.draw()), guarded.net[0].weight, allow_unused=True) == (None,)
 
 
-def test_backward_for_some_parameters_releases_nothing_of_them():
+def test_backward_for_some_parameters_releases_nothing():
     guarded = Guarded()
     guarded.loss(guarded.draw()).backward(inputs=[guarded.net[0].weight])
     guarded.optimizer.step()
@@ -199,7 +199,7 @@ def test_a_second_derivative_is_refused():
     assert same(guarded.released(), torch.zeros(()).expand(len(guarded.start)))
 
 
-def test_an_error_in_the_middle_of_backward():
+def test_an_error_during_backward_stops_the_step():
     guarded = Guarded()
     drawn = guarded.draw()
     hidden = guarded.net[0](drawn[0])
@@ -212,11 +212,11 @@ def test_an_error_in_the_middle_of_backward():
         functional.cross_entropy(guarded.net[2](torch.relu(hidden)), drawn[1]).backward()
     with pytest.raises(Unprotected, match="ended in an error"):
         guarded.optimizer.step()
-    guarded.step(drawn)  # zero_grad, and the same batch anew
+    guarded.step(drawn)  # zero_grad, and the same batch again
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_an_error_in_backward_spoils_the_pieces_before_it():
+def test_an_error_in_backward_invalidates_earlier_pieces():
     guarded = Guarded()
     inputs, answers = guarded.draw()
     functional.cross_entropy(guarded.net(inputs[:4]), answers[:4]).backward()
@@ -226,7 +226,7 @@ def test_an_error_in_backward_spoils_the_pieces_before_it():
         guarded.optimizer.step()
 
 
-def test_an_error_in_forward_leaves_nothing_behind():
+def test_an_error_in_forward_has_no_effect():
     guarded = Guarded()
     drawn = guarded.draw()
     with pytest.raises((MixesSamples, RuntimeError)):
@@ -235,7 +235,7 @@ def test_an_error_in_forward_leaves_nothing_behind():
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_a_hook_on_the_output_s_gradient_is_before_clipping():
+def test_a_hook_on_the_output_s_gradient_runs_before_clipping():
     guarded = Guarded()
     inputs, answers = guarded.draw()
     found = guarded.net(inputs)
@@ -256,7 +256,7 @@ def test_weights_changed_between_forward_and_backward_are_still_clipped():
     assert 0 < float(guarded.released().norm()) <= BOUND * 8
 
 
-def test_a_pass_in_eval_mode_with_gradients_on():
+def test_an_evaluation_with_gradients_changes_nothing():
     guarded = Guarded()
     drawn = guarded.draw()
     guarded.net.eval()
@@ -266,8 +266,8 @@ def test_a_pass_in_eval_mode_with_gradients_on():
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_threads_have_passes_of_their_own():
-    """One evaluates in a loop, with gradients on, while the other trains."""
+def test_threads_have_separate_passes():
+    """One thread evaluates in a loop, with gradients enabled, while the other trains."""
     guarded = Guarded()
     drawn, going = guarded.draw(), threading.Event()
     stop = threading.Event()
@@ -288,9 +288,9 @@ def test_threads_have_passes_of_their_own():
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_pieces_in_two_threads(monkeypatch):
-    """Once the first batch is checked; a check at random would be for one thread alone."""
-    monkeypatch.setattr(Turns, "due", lambda turns: False)
+def test_pieces_can_run_in_two_threads(monkeypatch):
+    """The first batch is checked before; random checks are disabled, as they may run in one thread only."""
+    monkeypatch.setattr(CheckSchedule, "is_due", lambda schedule: False)
     guarded = Guarded()
     guarded.loss(guarded.draw()).backward()
     guarded.optimizer.zero_grad()
@@ -306,7 +306,7 @@ def test_pieces_in_two_threads(monkeypatch):
 
 
 class SequenceFirst(nn.Module):
-    """Inside, samples are along the second axis."""
+    """A network whose samples are along the second axis inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,8 +316,8 @@ class SequenceFirst(nn.Module):
         return self.second(self.first(inputs.transpose(0, 1)).tanh().transpose(0, 1)).mean(dim=1) * scale
 
 
-def test_a_call_of_forward_is_a_call_of_the_network():
-    """A sequence as long as the batch is large: layer by layer, the time steps would be clipped."""
+def test_a_call_of_forward_counts_as_a_call_of_the_network():
+    """The sequence is as long as the batch: layer by layer, the time steps would be clipped."""
     torch.manual_seed(0)
     drawn = torch.randn(5, 5, FEATURES) * 3, torch.randint(CLASSES, (5,))
     guarded = Guarded([drawn], net=SequenceFirst())

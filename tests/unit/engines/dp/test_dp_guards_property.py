@@ -1,6 +1,6 @@
 """Differential privacy as a property: two trainings whose batches differ in one sample make the same calls, in any
-order, right ones and wrong ones. Whatever both of them release is never further apart than the bound, and the ledger
-counts at least as many steps as were released."""
+order, right and wrong ones. What they release never differs by more than the clipping norm, and the ledger counts at
+least as many steps as were released."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch.utils.checkpoint import checkpoint
 from rigdyno.engines.dp import PrivacyEngine, Unprotected, micro_batches
 
 SIZES = [5, 1, 6, 4, 7, 5, 5, 3, 6, 0, 2, 8] * 3
-AGO = st.sampled_from([0, 0, 0, 1, 2])  # draws: mostly the newest
+AGO = st.sampled_from([0, 0, 0, 1, 2])  # how many draws ago; mostly the newest
 
 
 class Neighbours(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 1000))
     def begin(self, seed: int) -> None:
-        """The neighbour lacks the last sample of every batch that has one."""
+        """Start both trainings. The neighbour lacks the last sample of every batch that has one."""
         drawn = [batch(size, seed + number) for number, size in enumerate(SIZES)]
         without = [(inputs[:-1], answers[:-1]) for inputs, answers in drawn]
         self.sides = [Guarded(drawn), Guarded(without)]

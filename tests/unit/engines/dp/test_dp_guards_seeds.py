@@ -1,4 +1,4 @@
-"""A seed repeats a run from its beginning; whatever goes on from a ledger repeats neither noise nor batches."""
+"""A seed repeats a run from its beginning; a run that continues from a ledger repeats neither noise nor batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dp_guarded import Guarded, network, weights
 from torch.utils.data import DataLoader, TensorDataset
 
 from rigdyno.engines.dp import BadSetting, PrivacyEngine
-from rigdyno.engines.dp.seeds import derived, seeded_generator
+from rigdyno.engines.dp.seeds import derive_key, seeded_generator
 
 
 def noise_of(engine: PrivacyEngine, steps: int = 3) -> list[torch.Tensor]:
-    """What steps without a backward pass move the weights by: noise alone."""
+    """Return the changes of the weights by steps without a backward pass, which are noise alone."""
     guarded = Guarded([], engine=engine, sigma=1.0)
     moves = []
     for _ in range(steps):
@@ -48,7 +48,7 @@ def first_batches(engine: PrivacyEngine) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kernels", [False, None])
-def test_the_same_seed_from_the_beginning_repeats(kernels):
+def test_the_same_seed_repeats_a_run_from_the_beginning(kernels):
     for one, other in zip(noise_of(seeded_engine(kernels)), noise_of(seeded_engine(kernels)), strict=True):
         assert torch.equal(one, other)
 
@@ -65,7 +65,7 @@ def test_the_same_seed_on_the_same_file_repeats_no_noise(tmp_path, kernels):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_same_seed_on_a_checkpoint_repeats_no_noise(when):
-    """Whether the ledger's state is loaded before make_private or after it; also twice from one checkpoint."""
+    """The ledger's state is loaded before or after make_private, and also twice from one checkpoint."""
     first = seeded_engine()
     found = noise_of(first)
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_an_engine_used_again_repeats_no_noise():
     assert all_differ(engine_noise + noise_of(engine))
 
 
-def test_a_released_engine_goes_on_with_its_file(tmp_path):
+def test_a_released_engine_continues_with_its_file(tmp_path):
     engine = seeded_engine(ledger=tmp_path / "ledger")
     noise_of(engine, 3)
     engine.release()
@@ -114,7 +114,7 @@ def test_a_released_engine_goes_on_with_its_file(tmp_path):
     assert sum(run.steps for run in PrivacyEngine(ledger=tmp_path / "ledger").ledger.spent) == 6
 
 
-def test_a_file_of_somebody_else_s_turn_can_t_be_gone_on_with(tmp_path):
+def test_a_released_engine_can_t_use_a_file_that_is_in_use(tmp_path):
     engine = seeded_engine(ledger=tmp_path / "ledger")
     engine.release()
     other = PrivacyEngine(ledger=tmp_path / "ledger")
@@ -123,7 +123,7 @@ def test_a_file_of_somebody_else_s_turn_can_t_be_gone_on_with(tmp_path):
     other.release()
 
 
-def test_a_forked_child_has_noise_of_its_own():
+def test_a_forked_child_has_different_noise():
     guarded = Guarded([], engine=seeded_engine(), sigma=1.0)
     reading, writing = os.pipe()
     child = os.fork()
@@ -152,14 +152,14 @@ def test_a_forked_child_can_t_release_from_its_parent_s_file(tmp_path):
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_an_engine_is_not_copied(copied):
+def test_an_engine_can_t_be_copied(copied):
     engine = Guarded().engine
     with pytest.raises(BadSetting, match=r"ledger\.state_dict"):
         copied(engine)
 
 
-def test_a_generator_has_all_of_its_key():
-    """Keys that agree in the bits that torch's own seed has."""
+def test_a_generator_uses_all_of_its_key():
+    """The keys agree in the bits that torch's own seed has."""
     one, other = np.arange(8, dtype=np.uint32), np.arange(8, dtype=np.uint32)
     other[7] += 1
     first, second = (torch.rand(1000, generator=seeded_generator(key)) for key in (one, other))
@@ -169,8 +169,8 @@ def test_a_generator_has_all_of_its_key():
 
 
 def test_a_generator_is_uniform_and_normal():
-    """A state that its generator doesn't understand would show: by chance, once in 10,000 times."""
+    """A state that the generator misinterprets would be detected; a correct one fails once in 10,000 times."""
     scipy_stats = pytest.importorskip("scipy.stats")
-    generator = seeded_generator(derived(np.zeros(8, np.uint32), "test"))
+    generator = seeded_generator(derive_key(np.zeros(8, np.uint32), "test"))
     assert scipy_stats.kstest(torch.rand(20_000, generator=generator, dtype=torch.float64), "uniform").pvalue > 1e-4
     assert scipy_stats.kstest(torch.empty(20_000).normal_(generator=generator).numpy(), "norm").pvalue > 1e-4

@@ -1,5 +1,5 @@
-"""Every step releases the clipped and noisy sum, once, counted, and nothing else: whatever a user does to gradients,
-parameters and optimizers around it."""
+"""Every step releases the clipped and noisy sum, once and counted, and nothing else, whatever a user does to gradients,
+parameters and optimizers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def unmoved(guarded: Guarded) -> bool:
 # The sum is hidden until the step
 
 
-def test_no_gradient_is_seen_between_backward_and_step():
+def test_no_gradient_is_visible_between_backward_and_step():
     guarded = Guarded()
     guarded.loss(guarded.draw()).backward()
     assert all(parameter.grad is None for parameter in guarded.net.parameters())
 
 
-def test_after_a_step_the_noisy_mean_is_there_to_be_looked_at():
+def test_the_noisy_mean_is_visible_after_a_step():
     guarded = Guarded()
     guarded.step(guarded.draw())
     seen = torch.cat([parameter.grad.flatten().double() for parameter in guarded.net.parameters()])
@@ -50,7 +50,7 @@ def test_other_optimizers_and_clipping_by_hand_change_nothing():
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_another_optimizer_after_the_step_moves_by_what_is_released_already():
+def test_another_optimizer_after_the_step_uses_the_released_gradient():
     guarded = Guarded()
     other = torch.optim.SGD(guarded.net.parameters(), lr=1.0)
     drawn = guarded.draw()
@@ -60,8 +60,8 @@ def test_another_optimizer_after_the_step_moves_by_what_is_released_already():
 
 
 @pytest.mark.parametrize("keep", [lambda p: p.grad, lambda p: p.grad.data, lambda p: p.grad.flatten().numpy()])
-def test_a_gradient_that_somebody_keeps_stays_what_it_was(keep):
-    """The next sum is formed elsewhere: what is kept must not show it before it has noise."""
+def test_a_gradient_that_is_kept_does_not_change(keep):
+    """The next sum uses another buffer: a kept gradient must not show it before it has noise."""
     guarded = Guarded()
     guarded.step(guarded.draw())
     kept = [keep(parameter) for parameter in guarded.net.parameters()]
@@ -70,7 +70,7 @@ def test_a_gradient_that_somebody_keeps_stays_what_it_was(keep):
     assert all(torch.equal(torch.as_tensor(one), was) for one, was in zip(kept, before, strict=True))
 
 
-def test_the_buffer_is_used_again_where_nobody_keeps_it():
+def test_the_buffer_is_reused_if_no_gradient_is_kept():
     guarded = Guarded()
     found = set()
     for _ in range(4):
@@ -90,7 +90,7 @@ def test_a_gradient_set_by_hand_is_refused():
 
 
 @pytest.mark.parametrize("to_none", [False, True])
-def test_zero_grad_forgets_a_gradient_set_by_hand(to_none):
+def test_zero_grad_discards_a_gradient_set_by_hand(to_none):
     guarded = Guarded()
     guarded.net[2].bias.grad = torch.ones(CLASSES)
     guarded.optimizer.zero_grad(set_to_none=to_none)
@@ -101,7 +101,7 @@ def test_zero_grad_forgets_a_gradient_set_by_hand(to_none):
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_a_gradient_past_the_rules_is_remembered_whatever_comes_after_it(last):
+def test_a_gradient_outside_the_layers_is_refused_whatever_follows(last):
     guarded = Guarded()
     inputs, answers = guarded.draw()
     guarded.loss((inputs[:4], answers[:4])).backward()
@@ -117,7 +117,7 @@ def test_a_gradient_past_the_rules_is_remembered_whatever_comes_after_it(last):
     assert same(guarded.released(), guarded.expected((inputs, answers)))
 
 
-def test_a_penalty_that_is_only_looked_at_is_no_gradient():
+def test_a_penalty_s_gradient_by_autograd_grad_is_not_released():
     guarded = Guarded()
     drawn = guarded.draw()
     guarded.loss(drawn).backward()
@@ -126,7 +126,7 @@ def test_a_penalty_that_is_only_looked_at_is_no_gradient():
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-# What the optimizer moves
+# What the optimizer changes
 
 
 class WithFrozen(nn.Module):
@@ -150,7 +150,7 @@ def test_a_parameter_that_begins_to_train_is_refused(which):
     assert unmoved(guarded)
 
 
-def test_a_group_of_parameters_that_is_added_is_refused():
+def test_an_added_parameter_group_is_refused():
     guarded = Guarded(net=WithFrozen())
     guarded.optimizer.add_param_group({"params": list(guarded.net.base.requires_grad_(True).parameters())})
     with pytest.raises(Unprotected, match=r"base\.weight began to train"):
@@ -161,7 +161,7 @@ def test_a_group_of_parameters_that_is_added_is_refused():
         stranger.step(stranger.draw())
 
 
-def test_a_new_head_is_refused_even_with_an_optimizer_of_its_own():
+def test_a_new_head_is_refused_even_with_a_separate_optimizer():
     guarded = Guarded()
     guarded.net[2] = nn.Linear(8, CLASSES)
     torch.optim.SGD(guarded.net[2].parameters(), lr=1.0)
@@ -173,7 +173,7 @@ def test_a_new_head_is_refused_even_with_an_optimizer_of_its_own():
         added.step(added.draw())
 
 
-def test_unfreezing_as_the_message_says():
+def test_unfreezing_works_as_the_message_says():
     guarded = Guarded(net=WithFrozen())
     guarded.step(guarded.draw())
     guarded.engine.release()
@@ -192,7 +192,7 @@ def test_unfreezing_as_the_message_says():
     assert guarded.steps() == 2
 
 
-def test_freezing_later_is_fine():
+def test_parameters_can_be_frozen_later():
     guarded = Guarded()
     guarded.net[0].requires_grad_(False)
     held = guarded.net[0].weight.clone()
@@ -202,7 +202,7 @@ def test_freezing_later_is_fine():
     assert float(guarded.released().norm()) > 0
 
 
-def test_parameters_that_are_replaced_by_a_state_dict():
+def test_parameters_assigned_from_a_state_dict_are_refused():
     guarded = Guarded()
     state = {name: value.clone() for name, value in guarded.net.state_dict().items()}
     guarded.net.load_state_dict(state)
@@ -215,7 +215,7 @@ def test_parameters_that_are_replaced_by_a_state_dict():
         guarded.step(guarded.draw())
 
 
-def test_another_precision_from_one_step_to_the_next():
+def test_the_precision_can_change_between_steps():
     guarded = Guarded()
     guarded.net.double()
     inputs, answers = drawn = guarded.draw()
@@ -228,7 +228,7 @@ def test_another_precision_from_one_step_to_the_next():
 
 
 class Twice(torch.optim.SGD):
-    """Hooks run for its own step and for the one that it calls."""
+    """An optimizer whose hooks run for its own step and for the one that it calls."""
 
     def step(self, closure=None):
         self.calls = getattr(self, "calls", 0) + 1
@@ -244,8 +244,8 @@ class Breaking(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_an_optimizer_that_calls_its_parent_s_step():
-    torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)  # so that the parent has its hooks too
+def test_a_step_that_calls_its_parent_s_step_counts_once():
+    torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)  # so that the parent class has its hooks too
     guarded = Guarded(optimizer=Twice, sigma=2.0, net=nn.Linear(200, 200))
     guarded.optimizer.step()
     assert guarded.steps() == 1
@@ -254,7 +254,7 @@ def test_an_optimizer_that_calls_its_parent_s_step():
     assert guarded.steps() == 2
 
 
-def test_a_step_that_broke_off_opens_no_hole():
+def test_repeating_a_failed_step_uses_the_released_gradient():
     guarded = Guarded(optimizer=Breaking, sigma=2.0)
     drawn = guarded.draw()
     with pytest.raises(KeyError):
@@ -281,7 +281,7 @@ def closure_of(guarded: Guarded, drawn):
     return closure
 
 
-def test_a_gradient_past_the_rules_after_a_step_that_broke_off():
+def test_a_gradient_outside_the_layers_is_refused_after_a_step_that_failed():
     guarded = Guarded(optimizer=Breaking)
     drawn = guarded.draw()
     with pytest.raises(KeyError):
@@ -304,24 +304,24 @@ def test_a_closure_is_run_once_before_the_noise(by_name):
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_an_optimizer_that_asks_its_closure_again_is_refused():
+def test_an_optimizer_that_calls_its_closure_again_is_refused():
     guarded = Guarded(optimizer=torch.optim.LBFGS)
     drawn = guarded.draw()
     closure = closure_of(guarded, drawn)
-    with pytest.raises(Unprotected, match="several times a step"):
+    with pytest.raises(Unprotected, match="several times per step"):
         guarded.optimizer.step(closure)
     assert guarded.steps() == 1
 
 
 class Sharpness(torch.optim.SGD):
-    """Climbs first, by gradients that a second pass over the same batch then follows."""
+    """An optimizer that climbs first, by gradients of the first of two passes over the same batch."""
 
     def climb(self) -> None:
         grads = [p.grad for group in self.param_groups for p in group["params"]]
         torch.stack([grad.norm() for grad in grads]).norm()
 
 
-def test_optimizers_of_two_steps_find_no_gradient_to_climb_by():
+def test_two_step_optimizers_get_no_gradient():
     guarded = Guarded(optimizer=Sharpness)
     drawn = guarded.draw()
     guarded.loss(drawn).backward()
@@ -350,7 +350,7 @@ def test_all_kinds_of_steps_are_counted_once(kind, options):
     assert bool(torch.isfinite(weights(guarded.net)).all())
 
 
-def test_a_user_s_own_hooks_see_what_is_released_and_nothing_before():
+def test_step_hooks_of_the_user_see_only_what_is_released():
     guarded = Guarded()
     seen = []
     first = register_optimizer_step_pre_hook(lambda *_: seen.append(guarded.net[0].weight.grad))
@@ -363,7 +363,7 @@ def test_a_user_s_own_hooks_see_what_is_released_and_nothing_before():
     assert torch.equal(seen[1], guarded.net[0].weight.grad)
 
 
-def test_a_ledger_that_can_t_count_lets_nothing_out(monkeypatch):
+def test_nothing_is_released_if_the_ledger_can_t_count(monkeypatch):
     guarded = Guarded()
     drawn = guarded.draw()
     guarded.loss(drawn).backward()
@@ -381,7 +381,7 @@ def test_a_ledger_that_can_t_count_lets_nothing_out(monkeypatch):
     assert same(guarded.released(), guarded.expected(drawn))
 
 
-def test_noise_that_fails_lets_nothing_out(monkeypatch):
+def test_nothing_is_released_if_the_noise_fails(monkeypatch):
     guarded = Guarded()
     guarded.loss(guarded.draw()).backward()
 
@@ -397,7 +397,7 @@ def test_noise_that_fails_lets_nothing_out(monkeypatch):
     assert guarded.steps() == 2
 
 
-def test_release_gives_everything_back():
+def test_release_undoes_all_changes():
     guarded = Guarded()
     guarded.loss(guarded.draw()).backward()
     guarded.engine.release()
@@ -410,7 +410,7 @@ def test_release_gives_everything_back():
     assert guarded.steps() == 0
 
 
-def test_copies_of_network_and_optimizer_have_a_zero_grad_of_their_own():
+def test_copies_of_network_and_optimizer_have_their_own_zero_grad():
     guarded = Guarded()
     guarded.loss(guarded.draw()).backward()
     other = copy.deepcopy(guarded.net)
@@ -426,7 +426,7 @@ def test_states_of_network_and_optimizer_can_be_saved():
     torch.save([guarded.net.state_dict(), guarded.optimizer.state_dict()], io.BytesIO())
 
 
-def test_a_network_on_its_own_steps_as_before():
+def test_a_plain_network_is_not_affected():
     plain = network()
     optimizer = torch.optim.SGD(plain.parameters(), lr=1.0)
     functional.cross_entropy(plain(batch()[0]), batch()[1]).backward()

@@ -1,4 +1,4 @@
-"""What a private step frees is kept for the next one, and given back when the engine lets go."""
+"""Memory that a private step frees is kept for the next step, and returned when the engine is released."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 import pytest
 import torch
 
-from rigdyno.engines.dp import heap
+from rigdyno.engines.dp.gradients import memory
 
-glibc = pytest.mark.skipif(heap._glibc() is None, reason="the allocator isn't glibc's, or was set by hand")
+glibc = pytest.mark.skipif(memory._load_glibc() is None, reason="the allocator isn't glibc's, or was set by hand")
 
 PROGRAM = """
 import os, resource
 import torch
-from rigdyno.engines.dp import heap
+from rigdyno.engines.dp.gradients import memory
 
 def filled(size):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -34,19 +34,20 @@ if os.fork() == 0:
     print(most_faults(), flush=True)
     os._exit(0)
 os.wait()
-heap.keep(), heap.keep()
+memory.keep_freed_memory(), memory.keep_freed_memory()
 faults, kept = most_faults(), resident()
-heap.let_go()
+memory.return_freed_memory()
 still = resident()
-heap.let_go()
+memory.return_freed_memory()
 print(faults, still - kept, resident() - kept)
 """
 
 
 def run(**environment: str) -> list[int]:
-    """Page faults without `keep`; then page faults with it, and the change of memory after one `let_go` and after two.
+    """Return page faults without and with `keep_freed_memory`, and the change of resident pages after one and after two
+    calls of `return_freed_memory`.
 
-    The first number is of a forked child, whose allocator is as fresh as its parent's.
+    The first number is that of a forked child, whose allocator is as fresh as its parent's.
     """
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env={**os.environ, **environment}
@@ -55,7 +56,7 @@ def run(**environment: str) -> list[int]:
 
 
 @glibc
-def test_memory_is_kept_until_the_last_training_lets_go():
+def test_memory_is_kept_until_the_last_training_ends():
     _, faults, after_one, after_all = run()
     pages = 30_000_000 // os.sysconf("SC_PAGE_SIZE")
     assert faults < 0.05 * pages
@@ -64,14 +65,14 @@ def test_memory_is_kept_until_the_last_training_lets_go():
 
 
 @glibc
-def test_an_allocator_that_was_set_by_hand_is_left_alone():
+def test_an_allocator_configured_by_the_user_is_not_changed():
     unkept, faults, *_ = run(MALLOC_MMAP_MAX_="65536")
     assert faults > 0.5 * unkept
 
 
-@pytest.mark.parametrize("size", [10, heap.LARGE_BYTES // 4, heap.LARGE_BYTES // 4 + 12_345])
-def test_large_pages_are_the_same_tensor(size):
+@pytest.mark.parametrize("size", [10, memory.LARGE_BYTES // 4, memory.LARGE_BYTES // 4 + 12_345])
+def test_requesting_huge_pages_returns_the_same_tensor(size):
     values = torch.empty(size)
-    assert heap.in_large_pages(values) is values
+    assert memory.request_huge_pages(values) is values
     values.fill_(1.0)
     assert float(values.sum(dtype=torch.float64)) == size

@@ -1,4 +1,5 @@
-"""The kernels against the definition, computed in double precision by torch; they are loaded once, before a step."""
+"""Compare the kernels with the definition, computed by torch in double precision; and test that they are loaded once,
+before the first step."""
 
 from __future__ import annotations
 
@@ -15,19 +16,20 @@ from torch.utils.data import DataLoader, TensorDataset
 pytest.importorskip("numba")
 
 from rigdyno.engines.dp import GivenBatches, PrivacyEngine
-from rigdyno.engines.dp.clipping import Bound, Clipping
-from rigdyno.engines.dp.contributions import PerSample
-from rigdyno.engines.dp.kernels import Kernel, convolution, depthwise, gram, group_norm, layer_norm, noise, norms
-from rigdyno.engines.dp.kernels.loading import code_pages
-from rigdyno.engines.dp.layers import Layer, LayerCall, _again, _depthwise
-from rigdyno.engines.dp.layers._depthwise import depthwise_by_kernel
-from rigdyno.engines.dp.layers._geometry import Geometry
-from rigdyno.engines.dp.layers._patches import built_by_kernel, kernel_is_cheaper
-from rigdyno.engines.dp.layers.group_norm import fused
+from rigdyno.engines.dp.gradients.clipping import Clipping, ClippingNorm
+from rigdyno.engines.dp.gradients.contributions import KernelNorms, PerSample, rounding_share
+from rigdyno.engines.dp.kernels import Kernel, convolution, depthwise, gram, group_norm, layer_norm, noise
+from rigdyno.engines.dp.kernels import sums as norms
+from rigdyno.engines.dp.kernels.loading import find_code_pages
+from rigdyno.engines.dp.layers import LayerCall, PrivateLayer
+from rigdyno.engines.dp.layers import conv as _depthwise
+from rigdyno.engines.dp.layers.common import recompute
+from rigdyno.engines.dp.layers.common.patches import Geometry, build_by_kernel, kernel_is_cheaper
+from rigdyno.engines.dp.layers.conv import depthwise_by_kernel
+from rigdyno.engines.dp.layers.group_norm import run_fused
 from rigdyno.engines.dp.layers.layer_norm import _backward_by_kernel
-from rigdyno.engines.dp.norms import KernelNorms, rounding
 
-CLOSE = 3e-6  # of the largest value
+CLOSE = 3e-6  # relative to the largest value
 
 CONVOLUTIONS = [  # samples, channels, height, width, outputs, kernel, stride, padding
     (3, 1, 28, 28, 16, (8, 8), (2, 2), (3, 3)),
@@ -54,16 +56,16 @@ NORMED = [  # samples, channels, height, width, groups
 
 @pytest.mark.parametrize("activation", [None, nn.SiLU, nn.ReLU])
 @pytest.mark.parametrize("case", NORMED)
-def test_group_norm_kernels_give_answers_the_way_back_and_each_samples_gradients(case, activation):
+def test_group_norm_kernels_match_torch_and_give_per_sample_gradients(case, activation):
     samples, channels, height, width, groups = case
     torch.manual_seed(0)
     norm = nn.GroupNorm(groups, channels)
     nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
-    told: list[tuple[object, Tensor, Tensor]] = []
+    reported: list[tuple[object, Tensor, Tensor]] = []
     anchor = torch.zeros((), requires_grad=True)
-    call = types.SimpleNamespace(module=norm, anchor=anchor, add_sums=lambda *sums: told.extend(sums))
+    call = types.SimpleNamespace(module=norm, anchor=anchor, add_sums=lambda *sums: reported.extend(sums))
     given = (torch.randn(samples, channels, height, width) + 3).to(memory_format=torch.channels_last).requires_grad_()
-    found = fused(given, call, activation)  # type: ignore[arg-type]
+    found = run_fused(given, call, activation)  # type: ignore[arg-type]
     gradient = torch.randn(found.shape)
     (back,) = torch.autograd.grad(found, given, gradient)
     exact, inputs = norm.double(), given.detach().double().requires_grad_()
@@ -73,14 +75,14 @@ def test_group_norm_kernels_give_answers_the_way_back_and_each_samples_gradients
     if samples == 0:
         return
     assert _distance(found.detach(), answers.detach()) < CLOSE
-    close = 10 * CLOSE  # the mean is rounded to single precision, and sums over few places cancel
+    close = 10 * CLOSE  # the mean is rounded to single precision, and sums over few positions cancel
     assert _distance(back, torch.autograd.grad(answers, inputs, gradient.double(), retain_graph=True)[0]) < close
-    for (parameter, sums, squared), weight in zip(told, (exact.weight, exact.bias), strict=True):
+    for (parameter, sums, squared), weight in zip(reported, (exact.weight, exact.bias), strict=True):
         assert parameter is weight
         for sample in range(samples):
             own = torch.zeros_like(gradient).double()
             own[sample] = gradient[sample]
-            # Not the weight's alone: torch's own way back crashes then where maps are channels-last.
+            # Not the weight's alone: torch's own backward then crashes for channels-last maps.
             _, true = torch.autograd.grad(answers, (inputs, weight), own, retain_graph=True)
             assert _distance(sums[sample], true) < close
             assert float(squared[sample]) == pytest.approx(float(true.square().sum()), rel=close)
@@ -100,12 +102,12 @@ DEPTHWISE = [  # samples, channels, height, width, kernel, stride, padding, dila
 ]
 
 
-class TestAMapThatIsMadeOnceMore:
-    """A depthwise convolution keeps what its map was made of."""
+class TestRecomputedMap:
+    """A depthwise convolution keeps the recipe of its map instead of the map."""
 
     @pytest.mark.parametrize("activation", [nn.SiLU, nn.ReLU])
     @pytest.mark.parametrize("case", [case for case in DEPTHWISE if case[0]])
-    def test_gives_the_same_to_the_last_digit(self, case, activation, monkeypatch):
+    def test_clipped_sums_are_bitwise_equal_and_the_map_is_not_kept(self, case, activation, monkeypatch):
         samples, channels, height, width, kernel, *steps = case
         torch.manual_seed(0)
         groups = next(count for count in range(min(8, channels), 0, -1) if channels % count == 0)
@@ -117,17 +119,17 @@ class TestAMapThatIsMadeOnceMore:
         assert all(torch.equal(one, other) for one, other in zip(kept, made, strict=True))
         assert made_floats == kept_floats - given.numel()
 
-    def test_not_where_it_was_changed_in_place(self):
-        made, recipe = torch.ones(4), _again.Recipe((), torch.ones(1), torch.ones(1), 0)
-        _again.leave_recipe(made, recipe)
-        assert _again.recipe_of(made) is recipe
+    def test_a_map_changed_in_place_has_no_recipe(self):
+        made, recipe = torch.ones(4), recompute.Recipe((), torch.ones(1), torch.ones(1), 0)
+        recompute.attach_recipe(made, recipe)
+        assert recompute.find_recipe(made) is recipe
         made.mul_(2)
-        assert _again.recipe_of(made) is None
+        assert recompute.find_recipe(made) is None
 
 
 def _clipped_sums(network: nn.Module, given: Tensor, monkeypatch, again: bool) -> tuple[list[Tensor], int]:
-    """And how many values of maps were kept for the way back."""
-    monkeypatch.setattr(_depthwise, "recipe_of", _again.recipe_of if again else lambda made: None)
+    """Return the clipped sums, and the number of floats of maps that were kept for backward."""
+    monkeypatch.setattr(_depthwise, "find_recipe", recompute.find_recipe if again else lambda made: None)
     engine, storages = PrivacyEngine(generator=torch.Generator().manual_seed(1)), {}
     network = copy.deepcopy(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -154,19 +156,19 @@ def _clipped_sums(network: nn.Module, given: Tensor, monkeypatch, again: bool) -
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", DEPTHWISE)
-def test_depthwise_kernels_give_answers_both_gradients_and_norms(case, threads):
+def test_depthwise_kernels_give_outputs_both_gradients_and_norms(case, threads):
     samples, channels, height, width, kernel, *steps = case
     torch.manual_seed(0)
     layer = nn.Conv2d(channels, channels, kernel, *steps, groups=channels)
-    told: list[tuple[object, PerSample]] = []
+    reported: list[tuple[object, PerSample]] = []
     call = types.SimpleNamespace(
         anchor=torch.zeros((), requires_grad=True),
-        trained=lambda parameter: True,
-        add=lambda parameter, contribution: told.append((parameter, contribution)),
+        is_trained=lambda parameter: True,
+        add=lambda parameter, contribution: reported.append((parameter, contribution)),
     )
     given = torch.randn(samples, channels, height, width).to(memory_format=torch.channels_last).requires_grad_()
     with _Threads(threads):
-        found = depthwise_by_kernel(call, given, Geometry.of(layer), (layer.weight, layer.bias))  # type: ignore[arg-type]
+        found = depthwise_by_kernel(call, given, Geometry.from_module(layer), (layer.weight, layer.bias))  # type: ignore[arg-type]
         gradient = torch.randn(found.shape)
         (back,) = torch.autograd.grad(found, given, gradient)
     exact = layer.double()
@@ -177,7 +179,7 @@ def test_depthwise_kernels_give_answers_both_gradients_and_norms(case, threads):
         return
     assert _distance(found.detach(), answers.detach()) < CLOSE
     assert _distance(back, torch.autograd.grad(answers, inputs, gradient.double(), retain_graph=True)[0]) < CLOSE
-    weights = told[0][1]
+    weights = reported[0][1]
     for sample in range(samples):
         own = torch.zeros_like(gradient).double()
         own[sample] = gradient[sample]
@@ -188,15 +190,15 @@ def test_depthwise_kernels_give_answers_both_gradients_and_norms(case, threads):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_convolution_kernel_gives_each_samples_weight_gradient_and_its_norm(case, threads):
+def test_the_convolution_kernel_gives_per_sample_gradients_and_norms(case, threads):
     samples, channels, height, width, outputs, kernel, stride, padding = case
     torch.manual_seed(0)
     weight = torch.randn(outputs, channels, *kernel)
     inputs = torch.randn(samples, channels, height, width).to(memory_format=torch.channels_last)
     geometry = Geometry(kernel, stride, padding, (1, 1), 1)
-    gradient = torch.randn(samples, outputs, *geometry.out(inputs.shape[2:]))
+    gradient = torch.randn(samples, outputs, *geometry.output_size(inputs.shape[2:]))
     with _Threads(threads):
-        found = built_by_kernel(geometry, inputs, gradient, weight)
+        found = build_by_kernel(geometry, inputs, gradient, weight)
     for sample in range(samples):
         pair = inputs[sample : sample + 1].double(), gradient[sample : sample + 1].double()
         true = torch.nn.grad.conv2d_weight(pair[0], weight.shape, pair[1], stride, padding)
@@ -204,19 +206,19 @@ def test_convolution_kernel_gives_each_samples_weight_gradient_and_its_norm(case
         assert found.squared_norms(KernelNorms())[sample] == pytest.approx(float(true.square().sum()), rel=CLOSE)
 
 
-def test_weighed_sum_of_what_the_convolution_kernel_built():
+def test_gradients_of_the_convolution_kernel_give_the_weighted_sum():
     torch.manual_seed(0)
     layer = nn.Conv2d(3, 10, 5, 2, 2, bias=False).double()
     inputs, weights = torch.randn(4, 3, 15, 15), torch.rand(4)
     gradient = torch.randn(4, 10, 8, 8)
-    found = built_by_kernel(Geometry.of(layer), inputs, gradient, layer.weight.detach().float())
+    found = build_by_kernel(Geometry.from_module(layer), inputs, gradient, layer.weight.detach().float())
     into = torch.zeros(10, 3, 5, 5).to(memory_format=torch.channels_last)
-    found.add_weighed(weights, into, beta=0.0)
+    found.add_weighted(weights, into, beta=0.0)
     (layer(inputs.double()) * gradient * weights.view(-1, 1, 1, 1)).sum().backward()
     assert _distance(into, layer.weight.grad) < CLOSE
 
 
-def test_convolution_kernel_is_for_what_it_can_do():
+def test_the_convolution_kernel_is_used_only_where_it_applies():
     gradient, weight = torch.empty(1, 8, 16, 16, device="meta"), torch.empty(8, 2, 3, 3, device="meta")
 
     def wanted(**changed: object) -> bool:
@@ -235,47 +237,49 @@ def test_convolution_kernel_is_for_what_it_can_do():
 @pytest.mark.parametrize(
     ("terms", "width", "height"), [(1, 20, 7), (2, 16, 16), (5, 13, 35), (25, 256, 32), (131, 48, 5)]
 )
-def test_gram_kernel_bounds_the_norm_from_above_and_closely(terms, width, height, threads):
+def test_the_gram_kernel_gives_a_close_upper_bound_of_the_norm(terms, width, height, threads):
     torch.manual_seed(0)
     inputs, gradients = torch.randn(3, terms, width), torch.randn(3, terms, height)
     with _Threads(threads):
-        found = KernelNorms().of_products(inputs, gradients)
+        found = KernelNorms().compute_products(inputs, gradients)
     true = (gradients.double().mT @ inputs.double()).square().sum(dim=(1, 2))
     energy = inputs.double().square().sum(dim=(1, 2)) * gradients.double().square().sum(dim=(1, 2))
-    slack = 0.0 if terms == 1 else rounding(inputs, gradients) * energy
+    slack = 0.0 if terms == 1 else rounding_share(inputs, gradients) * energy
     assert bool((found >= true * (1 - 1e-6)).all())
     assert torch.allclose(found, true + slack, rtol=1e-5)
 
 
-def test_gram_kernel_sees_what_is_not_finite():
+def test_the_gram_kernel_detects_values_that_are_not_finite():
     inputs, gradients = torch.ones(2, 6, 40), torch.ones(2, 6, 5)
     inputs[1, 5, 39] = torch.nan
-    found = KernelNorms().of_products(inputs, gradients)
+    found = KernelNorms().compute_products(inputs, gradients)
     assert bool(torch.isfinite(found[0]))
     assert not bool(torch.isfinite(found[1]))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(3, 7, 20), (2, 33), (2, 3, 5, 16), (0, 4, 8)])
-def test_layer_norm_kernel_gives_the_way_back_and_each_samples_gradients(shape, threads):
+def test_the_layer_norm_kernel_matches_torch_and_gives_per_sample_gradients(shape, threads):
     torch.manual_seed(0)
     norm = nn.LayerNorm(shape[-1])
     nn.init.normal_(norm.weight)
     inputs, gradient = 3 + 2 * torch.randn(shape), torch.randn(shape)
     _, mean, rstd = torch.native_layer_norm(inputs, [shape[-1]], norm.weight, norm.bias, norm.eps)
-    clipping = Clipping(list(norm.named_parameters()), Bound(1.0), kernels=True)
-    told: dict[int, PerSample] = {}
-    passing = types.SimpleNamespace(add=lambda parameter, sums: told.__setitem__(id(parameter), sums))
+    clipping = Clipping(list(norm.named_parameters()), ClippingNorm(1.0), kernels=True)
+    reported: dict[int, PerSample] = {}
+    current_pass = types.SimpleNamespace(add=lambda parameter, sums: reported.__setitem__(id(parameter), sums))
     with _Threads(threads):
-        back = _backward_by_kernel(LayerCall(Layer(norm, "norm", clipping), passing), inputs, gradient, mean, rstd)
+        back = _backward_by_kernel(
+            LayerCall(PrivateLayer(norm, "norm", clipping), current_pass), inputs, gradient, mean, rstd
+        )
     exact = norm.double()
     for sample in range(shape[0]):
         one = inputs[sample].double().requires_grad_()
         found = torch.autograd.grad((exact(one) * gradient[sample]).sum(), (one, exact.weight, exact.bias))
         assert _distance(back[sample], found[0]) < CLOSE
         for parameter, true in ((norm.weight, found[1]), (norm.bias, found[2])):
-            assert _distance(told[id(parameter)].per_sample()[sample], true) < CLOSE
-            squared = told[id(parameter)].squared_norms(KernelNorms())[sample]
+            assert _distance(reported[id(parameter)].per_sample()[sample], true) < CLOSE
+            squared = reported[id(parameter)].squared_norms(KernelNorms())[sample]
             assert squared == pytest.approx(float(true.square().sum()), rel=CLOSE)
 
 
@@ -297,7 +301,7 @@ def test_all_kernels_of_a_network_are_loaded_before_its_first_step():
     assert all(count >= 1 for name, count in before.items() if "double" not in name)
 
 
-def test_only_code_that_nobody_changed_is_given_back():
+def test_only_unchanged_code_pages_are_returned():
     lines = [
         ("1000-3000 r-xp 00000000 08:01 1 /x/libllvmlite.so", 0, 0),
         ("3000-4000 r-xp 00002000 08:01 1 /x/libllvmlite.so", 4, 4),
@@ -309,7 +313,7 @@ def test_only_code_that_nobody_changed_is_given_back():
     smaps = "\n".join(
         f"{head}\nRss: 8 kB\nPrivate_Dirty: {dirty} kB\nAnonymous: {own} kB" for head, dirty, own in lines
     )
-    assert code_pages(smaps) == [(0x1000, 0x3000), (0x4000, 0x5000)]
+    assert find_code_pages(smaps) == [(0x1000, 0x3000), (0x4000, 0x5000)]
 
 
 def _signatures() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The ledger never counts less than was spent: kills at any moment, disks that fail, old checkpoints, forks."""
+"""The ledger never counts too little, despite kills at any moment, failing disks, old checkpoints and forks."""
 
 import errno
 import gc
@@ -66,7 +66,7 @@ def steps_on_disk(path):
 
 
 def kill(ledger):
-    """What a kill leaves behind, without the kill: the lock is free, and nothing more was written."""
+    """Leave a ledger as a kill would: the lock is free, and nothing more was written."""
     ledger._file.unlock()
 
 
@@ -83,7 +83,7 @@ def python(script, *arguments):
 # Counting.
 
 
-def test_steps_next_to_each_other_are_merged():
+def test_equal_neighbouring_steps_are_merged():
     ledger = Ledger()
     spend(ledger, 2), spend(ledger, 1, sigma=2.0), spend(ledger, 3)
     assert ledger.spent == [Spent(1.0, RATE, 2), Spent(2.0, RATE, 1), Spent(1.0, RATE, 3)]
@@ -96,7 +96,7 @@ def test_a_changed_rate_begins_a_new_entry():
     assert ledger.spent == [Spent(1.0, 0.01, 1), Spent(1.0, 0.02, 1)]
 
 
-def test_epsilon_is_asked_of_all_that_was_spent(monkeypatch):
+def test_epsilon_covers_everything_spent(monkeypatch):
     asked = []
     monkeypatch.setattr(ledger_module, "epsilon_of", lambda spent, delta, accountant: asked.append((spent, delta)))
     ledger = Ledger()
@@ -112,14 +112,14 @@ def test_an_empty_ledger_costs_nothing(path):
 
 
 @pytest.mark.parametrize(("sigma", "rate"), [(-1.0, 0.1), (float("nan"), 0.1), (1.0, 0.0), (1.0, 2.0)])
-def test_bad_figures_are_not_counted(path, sigma, rate):
+def test_invalid_steps_are_not_counted(path, sigma, rate):
     with Ledger.open(path) as ledger:
         with pytest.raises(BadSetting):
             ledger.spend(sigma, rate)
         assert ledger.spent == []
 
 
-def test_no_noise_is_counted():
+def test_a_step_without_noise_is_counted():
     ledger = Ledger()
     ledger.spend(0.0, RATE)
     assert ledger.epsilon(1e-5).epsilon == float("inf")
@@ -128,7 +128,7 @@ def test_no_noise_is_counted():
 # On disk.
 
 
-def test_closing_writes_the_exact_figure(path):
+def test_closing_writes_the_exact_count(path):
     with Ledger.open(path) as ledger:
         spend(ledger, 70)
         assert steps_on_disk(path) >= 70
@@ -137,7 +137,7 @@ def test_closing_writes_the_exact_figure(path):
         assert again.spent == [Spent(1.0, RATE, 70)]
 
 
-def test_a_ledger_that_is_dropped_is_closed(path):
+def test_a_deleted_ledger_is_closed(path):
     ledger = Ledger.open(path)
     spend(ledger, 5)
     del ledger
@@ -176,7 +176,7 @@ def test_a_changed_sigma_is_on_disk_at_once(path):
         assert again.spent == [Spent(1.0, RATE, 3), Spent(2.0, RATE, 1), Spent(1.0, RATE, 64)]
 
 
-def test_it_is_json_that_says_what_it_is(path):
+def test_the_file_is_json_with_format_and_version(path):
     with Ledger.open(path) as ledger:
         spend(ledger, 2)
     document = json.loads(path.read_text())
@@ -184,13 +184,13 @@ def test_it_is_json_that_says_what_it_is(path):
     assert list(document["histories"].values()) == [[{"noise_multiplier": 1.0, "sample_rate": RATE, "steps": 2}]]
 
 
-def test_opening_without_spending_leaves_nothing_behind(path):
+def test_opening_without_spending_writes_no_history(path):
     for _ in range(3):
         Ledger.open(path).close()
     assert json.loads(path.read_text())["histories"] == {}
 
 
-def test_a_link_leads_to_the_same_ledger(path, tmp_path):
+def test_a_symbolic_link_opens_the_same_ledger(path, tmp_path):
     link = tmp_path / "link.json"
     link.symlink_to(path)
     with Ledger.open(link) as ledger:
@@ -201,7 +201,7 @@ def test_a_link_leads_to_the_same_ledger(path, tmp_path):
     assert steps_on_disk(path) == 2
 
 
-def test_a_closed_ledger_counts_no_more(path):
+def test_a_closed_ledger_refuses_to_count(path):
     ledger = Ledger.open(path)
     spend(ledger, 2)
     ledger.close()
@@ -211,10 +211,10 @@ def test_a_closed_ledger_counts_no_more(path):
     assert steps_in(ledger) == steps_on_disk(path) == 2
 
 
-# Kills, truly.
+# Real kills.
 
 
-def test_kills_at_random_moments(path, tmp_path):
+def test_kills_at_random_moments_lose_no_count(path, tmp_path):
     released, kills, reserve = tmp_path / "released", 25, 3
     moments = random.Random(5)
     for _ in range(kills):
@@ -232,7 +232,7 @@ def test_kills_at_random_moments(path, tmp_path):
 
 
 def spend_for_ever(path, released, reserve):
-    """A byte stands for every gradient that was released; once written, it outlives the process."""
+    """Spend until killed. A byte is written for every gradient released; once written, it outlives the process."""
     try:
         ledger = Ledger.open(path, reserve)
         file = os.open(released, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -311,7 +311,7 @@ FAILURES = ["open", "write", "rename", "folder"]
 
 
 def break_disk(patches, where):
-    """Only ever this one place of the next writes."""
+    """Make the next writes fail at this one place."""
 
     def full(*arguments, **more):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -345,7 +345,7 @@ def test_an_error_at_any_place_of_a_write_is_one_line_and_counts_nothing(path, w
 
 
 @pytest.mark.parametrize("where", FAILURES)
-def test_closing_on_a_full_disk_says_so_and_lets_others_in(path, where, monkeypatch):
+def test_closing_on_a_full_disk_raises_and_unlocks(path, where, monkeypatch):
     ledger = Ledger.open(path)
     spend(ledger, 2)
     with monkeypatch.context() as patches:
@@ -357,7 +357,7 @@ def test_closing_on_a_full_disk_says_so_and_lets_others_in(path, where, monkeypa
 
 
 def test_a_write_that_failed_after_the_rename_isn_t_trusted(path, monkeypatch):
-    """Disk and memory differ then: what the memory believes to be reserved is no longer there."""
+    """Disk and memory differ then: the reserve that the memory assumes is no longer on the disk."""
     ledger = Ledger.open(path)
     spend(ledger, 1)
     with monkeypatch.context() as patches:
@@ -371,19 +371,19 @@ def test_a_write_that_failed_after_the_rename_isn_t_trusted(path, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_an_unwritable_folder(path):
+def test_an_unwritable_folder_is_reported(path):
     path.parent.chmod(0o500)
     with pytest.raises(BadSetting, match=r"can't lock the privacy ledger .*: permission denied"):
         Ledger.open(path)
 
 
-def test_a_missing_folder(tmp_path):
+def test_a_missing_folder_is_reported(tmp_path):
     with pytest.raises(BadSetting, match=r"can't lock the privacy ledger .*: no such file or directory"):
         Ledger.open(tmp_path / "missing" / "privacy.json")
 
 
 @pytest.mark.parametrize("reserve", [0, -1, 1.5, None])
-def test_a_bad_reserve(path, reserve):
+def test_an_invalid_reserve_is_refused(path, reserve):
     with pytest.raises(BadSetting, match="reserve must be a positive whole number"):
         Ledger.open(path, reserve)
 
@@ -428,17 +428,17 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize("content", BAD_FILES, ids=range(len(BAD_FILES)))
-def test_a_file_that_is_no_ledger_is_named_and_left_alone(path, content):
+def test_a_file_that_is_no_ledger_is_reported_and_not_changed(path, content):
     path.write_bytes(content)
     with pytest.raises(BadSetting, match=r"privacy\.json is no privacy ledger, or a damaged one \(") as caught:
         Ledger.open(path)
     assert len(str(caught.value)) < 600
     assert path.read_bytes() == content
     path.unlink()
-    Ledger.open(path).close()  # the lock was let go
+    Ledger.open(path).close()  # the lock was released
 
 
-def test_a_folder_or_a_pipe_is_no_ledger(path):
+def test_a_folder_or_a_pipe_is_refused(path):
     path.mkdir()
     with pytest.raises(BadSetting, match="is no file"):
         Ledger.open(path)
@@ -448,7 +448,7 @@ def test_a_folder_or_a_pipe_is_no_ledger(path):
         Ledger.open(path)
 
 
-def test_a_file_too_large_is_no_ledger(path, monkeypatch):
+def test_a_file_that_is_too_large_is_refused(path, monkeypatch):
     monkeypatch.setattr("rigdyno.engines.dp.ledger_file.MOST_BYTES", 100)
     path.write_bytes(json.dumps(document()).encode())
     with pytest.raises(BadSetting, match="it is too large"):
@@ -458,7 +458,7 @@ def test_a_file_too_large_is_no_ledger(path, monkeypatch):
 # Checkpoints.
 
 
-def test_a_state_rides_in_a_checkpoint():
+def test_a_state_can_be_part_of_a_checkpoint():
     ledger = Ledger()
     ledger.spend(np.float64(1.5), RATE)
     file = io.BytesIO()
@@ -485,7 +485,7 @@ def test_an_old_state_doesn_t_lower_the_count(path):
         assert steps_in(again) == 17 + 64 + 1
 
 
-def test_a_state_that_knows_more_raises_the_count_on_disk_at_once(path, tmp_path):
+def test_a_longer_state_raises_the_count_on_disk_at_once(path, tmp_path):
     with Ledger.open(tmp_path / "lost.json") as lost:
         spend(lost, 10)
         older = lost.state_dict()
@@ -501,7 +501,7 @@ def test_a_state_that_knows_more_raises_the_count_on_disk_at_once(path, tmp_path
 
 
 def test_histories_of_different_processes_add_up():
-    """Even with equal figures: both were released."""
+    """They add up even if they are equal: both were released."""
     one, two = Ledger(), Ledger()
     spend(one, 10), spend(two, 3)
     two.load_state_dict(one.state_dict())
@@ -519,7 +519,7 @@ def test_histories_of_different_processes_add_up():
         ([(1.0, 5)], [(2.0, 5)], [(1.0, 5), (2.0, 5)]),
     ],
 )
-def test_copies_that_went_different_ways_count_both_ends(ours, theirs, both):
+def test_diverged_copies_count_both_ends(ours, theirs, both):
     ledger = Ledger()
     ledger.load_state_dict(state_of(ours))
     ledger.load_state_dict(state_of(theirs))
@@ -532,7 +532,7 @@ def state_of(runs):
 
 
 @pytest.mark.parametrize("state", [None, {}, *BAD_DOCUMENTS], ids=range(len(BAD_DOCUMENTS) + 2))
-def test_a_state_that_is_none(state):
+def test_an_invalid_state_is_refused(state):
     ledger = Ledger()
     spend(ledger, 1)
     with pytest.raises(BadSetting, match="this state is no privacy ledger: "):
@@ -540,7 +540,7 @@ def test_a_state_that_is_none(state):
     assert steps_in(ledger) == 1
 
 
-# Everything, in any order.
+# Any sequence of actions.
 
 ACTIONS = st.one_of(
     st.tuples(st.just("spend"), st.sampled_from([1.0, 2.0]), st.integers(1, 9)),
@@ -551,7 +551,7 @@ ACTIONS = st.one_of(
 
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(st.integers(1, 5), st.lists(ACTIONS, max_size=25))
-def test_never_less_than_was_spent_whatever_happens(reserve, actions):
+def test_the_ledger_never_counts_less_than_was_spent(reserve, actions):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patches:
         story = Story(Path(folder) / "privacy.json", reserve, patches)
         for name, *arguments in actions:
@@ -562,7 +562,7 @@ def test_never_less_than_was_spent_whatever_happens(reserve, actions):
 
 
 class Story:
-    """The truth beside the ledger."""
+    """Records the true count, to compare the ledger with."""
 
     def __init__(self, path, reserve, patches):
         self.path, self.reserve, self.patches = path, reserve, patches

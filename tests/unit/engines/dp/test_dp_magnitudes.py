@@ -1,4 +1,5 @@
-"""Tiny inputs, huge gradients and the reverse: a sample's share of the sum stays below C, or the step is refused."""
+"""Tiny inputs, huge gradients and the reverse: a sample's contribution to the sum stays below C, or the step is
+refused."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rigdyno.engines.dp import NotFinite, contributions
-from rigdyno.engines.dp.kernels import why_not
+from rigdyno.engines.dp import NotFinite
+from rigdyno.engines.dp.gradients import contributions
+from rigdyno.engines.dp.kernels import explain_unavailable
 
 BOUND = 1.0
-ROUTES = [False, *([True] if why_not() is None else [])]
+ROUTES = [False, *([True] if explain_unavailable() is None else [])]
 EXPONENTS = st.floats(-45, 38)
 
 
@@ -40,7 +42,7 @@ FLUSHING = pytest.mark.parametrize("flushed", [False, True], ids=["denormals kep
 
 
 def released(network: nn.Module, inputs: Tensor, slopes: Tensor, kernels: bool, flushed: bool = False) -> Tensor:
-    """The gradient of a linear loss: `slopes` is what backward begins with."""
+    """Return the gradient of a linear loss. `slopes` are the gradients that backward begins with."""
 
     def loss(found: Tensor, target: Tensor, reduction: str) -> Tensor:
         return (found * target).sum()
@@ -90,7 +92,7 @@ def test_a_sample_stays_below_the_bound_at_every_magnitude(name, traffic, kernel
 @FLUSHING
 @pytest.mark.parametrize("kernels", ROUTES)
 @pytest.mark.parametrize("steep", [-45, -20, 0, 10, 25, 38])
-def test_rows_of_an_embedding(kernels, steep, flushed):
+def test_embedding_rows_stay_below_the_bound(kernels, steep, flushed):
     network, tokens = nn.Sequential(nn.Embedding(7, 5), Last()), torch.randint(7, (1, 9))
     try:
         found = released(network, tokens, torch.randn(1, 45) * 10.0**steep, kernels, flushed)
@@ -110,7 +112,7 @@ def test_a_gradient_that_overflows_is_refused(kernels):
 @pytest.mark.parametrize("kernels", ROUTES)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_seen_by_every_route(name, kernels, bad):
+def test_values_that_are_not_finite_are_refused_by_every_route(name, kernels, bad):
     make, shape = NETWORKS[name]
     network, inputs = nn.Sequential(make(), Last()), torch.randn(2, *shape)
     slopes = torch.randn_like(network(inputs))
@@ -120,8 +122,8 @@ def test_what_is_not_finite_is_seen_by_every_route(name, kernels, bad):
 
 
 @pytest.mark.parametrize("kernels", ROUTES)
-def test_ordinary_magnitudes_lose_nothing_by_the_allowance(kernels):
-    """A sample whose gradient is well inside the bound is released as it is, to the last digits."""
+def test_ordinary_magnitudes_are_not_reduced_by_the_margin(kernels):
+    """A sample whose gradient is well below the clipping norm is released unchanged, to the last digits."""
     network = nn.Sequential(nn.Linear(30, 20), Last())
     inputs, slopes = torch.randn(1, 30) * 1e-6, torch.randn(1, 20) * 1e-6
     found = released(network, inputs, slopes, kernels)

@@ -1,4 +1,4 @@
-"""Samples that look at each other, in any way, are refused; what only seems to be mixing is not."""
+"""Samples that depend on each other in any way are refused; what only resembles mixing is accepted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class OnlyWhenLarge(nn.Module):
 
 
 class After(nn.Module):
-    """Begins after some calls; counts them itself."""
+    """A module that begins to mix after some calls, which it counts itself."""
 
     def __init__(self, quiet: int) -> None:
         super().__init__()
@@ -96,16 +96,16 @@ def step(net: nn.Module, samples: int = BATCH) -> None:
 
 @pytest.mark.parametrize("middle", [Shifted, Cumulative, EveryOther, LastLooksBack, OnlyWhenTraining])
 @pytest.mark.parametrize("samples", [2, 3, BATCH])
-def test_samples_that_look_at_each_other(middle, samples):
+def test_samples_that_depend_on_each_other_are_refused(middle, samples):
     net, _ = wired(network(middle()), 1.0, False)
-    with pytest.raises(MixesSamples, match="depends on the other samples of the batch; clipping"):
+    with pytest.raises(MixesSamples, match="depends on the other samples of the batch, so clipping"):
         step(net, samples)
 
 
 @pytest.mark.parametrize("samples", [2, 3, 4, 7, 8, 20, 21, 100, 253])
 def test_each_sample_is_kept_while_any_other_is_replaced(samples):
     rows = list(range(samples))
-    kept = [set(division) for division in mixing.divisions(rows)]
+    kept = [set(division) for division in mixing.choose_divisions(rows)]
     assert all(
         any(one in each and other not in each for each in kept) for one in rows for other in rows if one != other
     )
@@ -113,7 +113,7 @@ def test_each_sample_is_kept_while_any_other_is_replaced(samples):
 
 
 class OneLooksAtAnother(nn.Module):
-    """Of all pairs only this one, and only so far."""
+    """A module in which a single sample depends on a single other one, weakly."""
 
     def __init__(self, looks: int, at: int) -> None:
         super().__init__()
@@ -126,14 +126,14 @@ class OneLooksAtAnother(nn.Module):
 
 
 @pytest.mark.parametrize(("looks", "at"), [(0, 150), (150, 0), (17, 18), (130, 64)])
-def test_a_single_pair_of_a_large_batch(looks, at):
+def test_a_single_dependent_pair_of_a_large_batch_is_refused(looks, at):
     net, _ = wired(network(OneLooksAtAnother(looks, at)), 1.0, False)
     with pytest.raises(MixesSamples, match=r"^1: "):
         step(net, 200)
 
 
-def test_a_check_keeps_none_of_what_it_computed():
-    """A sigmoid keeps its own answer for the way back."""
+def test_a_check_keeps_no_memory():
+    """A sigmoid saves its own output for backward."""
     net, _ = wired(nn.Sequential(nn.Linear(FEATURES, 37), nn.Sigmoid(), nn.Linear(37, CLASSES)), 1.0, False)
     step(net)
     gc.collect()
@@ -141,20 +141,20 @@ def test_a_check_keeps_none_of_what_it_computed():
     assert not left
 
 
-def test_samples_that_are_mixed_by_chance():
+def test_randomly_mixed_samples_are_refused():
     net, _ = wired(network(MixedUp()), 1.0, False)
-    with pytest.raises(MixesSamples, match="depends on the other samples of the batch; clipping"):
+    with pytest.raises(MixesSamples, match="depends on the other samples of the batch, so clipping"):
         step(net)
 
 
 @pytest.mark.parametrize("samples", [2, BATCH])
-def test_a_backward_pass_that_mixes(samples):
+def test_a_backward_pass_that_mixes_is_refused(samples):
     net, _ = wired(network(OnlyInBackward()), 1.0, False)
     with pytest.raises(MixesSamples, match=r"a sample's gradient for 0\.(weight|bias) depends on the other samples"):
         step(net, samples)
 
 
-def test_another_mode_is_looked_at_again():
+def test_another_mode_is_checked_again():
     net, _ = wired(network(OnlyWhenTraining()).eval(), 1.0, False)
     step(net)
     net.train()
@@ -162,14 +162,14 @@ def test_another_mode_is_looked_at_again():
         step(net)
 
 
-def test_a_much_larger_batch_is_looked_at_again():
+def test_a_much_larger_batch_is_checked_again():
     net, _ = wired(network(OnlyWhenLarge()), 1.0, False)
     step(net)
     with pytest.raises(MixesSamples, match=r"^1: "):
         step(net, 3 * BATCH)
 
 
-def test_mixing_that_begins_later_is_seen_at_a_random_step(monkeypatch):
+def test_mixing_that_begins_later_is_refused_at_a_random_step(monkeypatch):
     monkeypatch.setattr(mixing, "CHANCE", 0.2)
     net, _ = wired(network(After(quiet=3)), 1.0, False)
 
@@ -181,14 +181,14 @@ def test_mixing_that_begins_later_is_seen_at_a_random_step(monkeypatch):
         train()
 
 
-def test_steps_to_look_again_come_at_the_stated_rate():
-    turns = mixing.Turns()
-    seen = sum(turns.due() for _ in range(200_000))
+def test_random_checks_come_at_the_stated_rate():
+    schedule = mixing.CheckSchedule()
+    seen = sum(schedule.is_due() for _ in range(200_000))
     expected = 200_000 * mixing.CHANCE
     assert abs(seen - expected) < 5 * expected**0.5
 
 
-def test_a_check_leaves_no_trace():
+def test_a_check_has_no_side_effects():
     net = network(After(quiet=10**9))
     heard: list[str] = []
     net[0].register_forward_hook(lambda *_: heard.append("forward"))
@@ -226,21 +226,21 @@ class Averaging(nn.Module):
         return values
 
 
-def test_a_buffer_that_follows_the_data_is_refused():
+def test_a_buffer_that_depends_on_the_data_is_refused():
     net, _ = wired(network(Averaging()), 1.0, False)
-    with pytest.raises(MixesSamples, match=r"buffer 1\.mean follows the data"):
+    with pytest.raises(MixesSamples, match=r"buffer 1\.mean depends on the data"):
         step(net)
     assert not net[1].mean.any(), "and it is as it was"
 
 
-def test_a_counter_is_fine():
+def test_a_counter_buffer_is_accepted():
     net, _ = wired(network(Counting()), 1.0, False)
     step(net)
     assert int(net[1].passes) == 1
 
 
 @pytest.mark.parametrize("middle", [nn.Dropout(0.5), nn.AlphaDropout(0.3), nn.Dropout1d(0.5)])
-def test_random_layers_are_not_taken_for_mixing(middle):
+def test_random_layers_are_not_mistaken_for_mixing(middle):
     net, _ = wired(network(middle), 1.0, False)
     step(net)
 
@@ -261,19 +261,19 @@ class Elsewhere(nn.Module):
         return values + int.from_bytes(os.urandom(2), "big") / 65536
 
 
-def test_a_generator_of_its_own_is_repeated():
+def test_a_module_s_own_generator_is_repeated():
     net, _ = wired(network(OwnGenerator()), 1.0, False)
     step(net)
 
 
-def test_randomness_that_cannot_be_repeated_is_named():
+def test_randomness_that_cannot_be_repeated_is_reported():
     net, _ = wired(network(Elsewhere()), 1.0, False)
     with pytest.raises(MixesSamples, match="torch's own generator"):
         step(net)
 
 
 class DrawsByData(nn.Module):
-    """A mask for positive values alone: how many there are shifts the next sample's random numbers."""
+    """A module that draws a mask for positive values only: their number shifts the next sample's random numbers."""
 
     def forward(self, values: Tensor) -> Tensor:
         noise = torch.zeros_like(values)
@@ -282,14 +282,14 @@ class DrawsByData(nn.Module):
 
 
 @pytest.mark.parametrize("middle", [DrawsByData, nn.RReLU])
-def test_a_number_of_random_numbers_that_depends_on_data(middle):
+def test_a_data_dependent_number_of_random_draws_is_refused(middle):
     net, _ = wired(network(middle()), 1.0, False)
-    # As many by chance, and it looks like any other dependence.
+    # If by chance the numbers of draws are equal, it is reported like any other dependence.
     with pytest.raises(MixesSamples, match=r"How many random numbers|depends on the other samples"):
         step(net)
 
 
-def test_what_is_right_is_right_after_all_these_looks():
+def test_checks_do_not_change_the_sum():
     net = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
     inputs, target = batch()
     expected = naive_sum(naive_gradients(net, (inputs,), target), 0.2)
@@ -306,14 +306,14 @@ def centred_in_place(module: nn.Module, args: object, found: Tensor) -> None:
 
 
 @pytest.mark.parametrize("hook", [centred, centred_in_place])
-def test_a_hook_that_mixes(hook):
+def test_a_hook_that_mixes_is_refused(hook):
     net, _ = wired(network(nn.Tanh()), 1.0, False)
     net[1].register_forward_hook(hook)
     with pytest.raises(MixesSamples, match="depends on the other samples"):
         step(net)
 
 
-def test_a_hook_that_changes_answers_without_mixing():
+def test_a_hook_that_changes_outputs_without_mixing_is_accepted():
     net, _ = wired(network(nn.Tanh()), 1.0, False)
     net[1].register_forward_hook(lambda module, args, found: found * 2)
     step(net)
@@ -325,14 +325,14 @@ class Divided(nn.Module):
 
 
 @pytest.mark.parametrize("samples", [2, 3, BATCH])
-def test_a_division_by_the_size_of_the_batch(samples):
+def test_a_division_by_the_batch_size_is_refused(samples):
     net, _ = wired(network(Divided()), 1.0, False)
     with pytest.raises(MixesSamples, match="number of samples"):
         step(net, samples)
 
 
 class WithLoss(nn.Module):
-    """Answers with a mean over the batch as well, as networks do that compute their loss."""
+    """A network that also returns a mean over the batch, like networks that compute their loss."""
 
     def __init__(self, across: bool) -> None:
         super().__init__()
@@ -345,7 +345,7 @@ class WithLoss(nn.Module):
         return functional.cross_entropy(scores, target), found
 
 
-def test_a_loss_inside_the_network():
+def test_a_loss_inside_the_network_may_not_mix_samples():
     net, _ = wired(WithLoss(across=False), 1.0, False)
     net(torch.randn(BATCH, FEATURES))[0].backward()
     net, _ = wired(WithLoss(across=True), 1.0, False)
@@ -353,12 +353,15 @@ def test_a_loss_inside_the_network():
         net(torch.randn(BATCH, FEATURES))
 
 
-def test_looking_keeps_no_more_than_training(monkeypatch):
-    """What is fused in training stays so while the first batch is looked at: apart it would keep more."""
+def test_a_check_runs_fused_modules_together(monkeypatch):
+    """Modules that are fused in training stay fused during the check of the first batch: run separately, they would
+    keep more memory."""
     pytest.importorskip("numba")
     run: list[type[nn.Module] | None] = []
-    own = group_norm.fused
-    monkeypatch.setattr(group_norm, "fused", lambda inputs, call, after: run.append(after) or own(inputs, call, after))
+    own = group_norm.run_fused
+    monkeypatch.setattr(
+        group_norm, "run_fused", lambda inputs, call, after: run.append(after) or own(inputs, call, after)
+    )
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.Flatten(), nn.Linear(8 * 36, 3))
     data = TensorDataset(torch.randn(16, 3, 8, 8), torch.zeros(16, dtype=torch.long))
     network, _, loader = PrivacyEngine().make_private(

@@ -1,4 +1,4 @@
-"""Modules of every kind: their per-sample gradients are those of the definition, or they are refused in one line."""
+"""Modules of every kind: their per-sample gradients match the definition, or they are refused with a one-line error."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.data import DataLoader, TensorDataset
 
 from rigdyno.engines.dp import BadSetting, MixesSamples, PrivacyEngine, PrivacyError, Unprotected, replace_batch_norm
-from rigdyno.engines.dp.examine import refuse
-from rigdyno.engines.dp.kernels import why_not
+from rigdyno.engines.dp.checks.validate import check_network
+from rigdyno.engines.dp.kernels import explain_unavailable
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*no rule", "ignore:.*deprecated", "ignore:.*vmap", "ignore:.*performance"
 )
 
-ROUTES = [False, *([True] if why_not() is None else [])]
+ROUTES = [False, *([True] if explain_unavailable() is None else [])]
 CLASSES, SAMPLES = 5, 6
 
 
@@ -34,7 +34,7 @@ def check(net: nn.Module, inputs: Tensor | tuple[Tensor, ...], kernels: bool = F
 
 
 def private(net: nn.Module, inputs: Tensor):
-    """As a user would, with the labels all zero."""
+    """Make a network private as a user would, with all labels zero."""
     engine, optimizer = PrivacyEngine(), torch.optim.SGD(net.parameters(), lr=1.0)
     data = TensorDataset(inputs, torch.zeros(len(inputs), dtype=torch.long))
     loader = DataLoader(data, batch_size=len(inputs))
@@ -49,7 +49,7 @@ def head(width: int) -> nn.Module:
 
 
 class Adapted(nn.Module):
-    """A frozen layer with two small ones beside it."""
+    """A frozen layer with two small ones in parallel."""
 
     def __init__(self, modules: bool) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Twice(nn.Module):
 
 
 class Mapped(nn.Module):
-    """vmap of the user's own."""
+    """A network with the user's own vmap."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Bilinear(nn.Module):
 
 
 class Named(nn.Module):
-    """Layers called by keyword."""
+    """A network that calls its layers by keyword."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Named(nn.Module):
 
 
 class TwoAnswers(nn.Module):
-    """Of which one is no tensor."""
+    """A module with two outputs, one of which is no tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,13 +150,14 @@ FLAT = {
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_modules_of_rows(name):
+def test_modules_over_rows_match_the_definition(name):
     torch.manual_seed(0)
     check(nn.Sequential(FLAT[name](), head(8)), torch.randn(SAMPLES, 8))
 
 
-def test_a_forward_of_the_users_own():
-    """A copy of the network would still call the original's: so this is held against the same layer, scaled."""
+def test_a_forward_set_by_the_user_is_used():
+    """A copy of the network would still call the original's forward, so the result is compared with a layer that scales
+    the weight itself."""
     torch.manual_seed(0)
     inputs, target = torch.randn(SAMPLES, 8), torch.randint(CLASSES, (SAMPLES,))
     net = nn.Linear(8, CLASSES)
@@ -168,13 +169,13 @@ def test_a_forward_of_the_users_own():
     same = Doubled(8, CLASSES)
     same.load_state_dict(net.state_dict())
     net.forward = lambda values: functional.linear(values, net.weight * 2, net.bias)
-    from rigdyno.engines.dp.clipping import Bound, Clipping
-    from rigdyno.engines.dp.wiring import Wiring
+    from rigdyno.engines.dp.gradients.clipping import Clipping, ClippingNorm
+    from rigdyno.engines.dp.training import Wiring
 
-    clipping = Clipping(list(net.named_parameters()), Bound(0.5))
+    clipping = Clipping(list(net.named_parameters()), ClippingNorm(0.5))
     wiring = Wiring(net, clipping)
     functional.cross_entropy(net(inputs), target).backward()
-    assert_close(clipping.take().double(), naive_sum(naive_gradients(same, (inputs,), target), 0.5))
+    assert_close(clipping.take_sum().double(), naive_sum(naive_gradients(same, (inputs,), target), 0.5))
     own = net.forward
     wiring.undo()
     assert net.forward is not own
@@ -192,7 +193,7 @@ MAPS = {
 
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("layout", ["plain", "channels last", "expanded", "strided"])
-def test_modules_of_maps(name, layout):
+def test_modules_over_maps_match_the_definition(name, layout):
     torch.manual_seed(0)
     inputs = {
         "plain": torch.randn(SAMPLES, 3, 6, 6),
@@ -206,7 +207,7 @@ def test_modules_of_maps(name, layout):
 
 
 class Walking(nn.Module):
-    """Calls the modules of its nn.Sequential by itself: an activation is no longer the norm's neighbour."""
+    """Calls the modules of its nn.Sequential itself, so that a norm and its activation aren't run together."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -230,13 +231,13 @@ class Walking(nn.Module):
 
 @pytest.mark.parametrize("kernels", ROUTES)
 @pytest.mark.parametrize("how", ["walks", "slices", "between", "calls"])
-def test_a_network_that_walks_its_sequential(how, kernels):
+def test_iterating_over_a_sequential_matches_the_definition(how, kernels):
     torch.manual_seed(0)
     check(Walking(how), torch.randn(SAMPLES, 3, 6, 6), kernels)
 
 
 @pytest.mark.parametrize("kernels", ROUTES)
-def test_hooks_on_a_norm_or_its_activation_see_what_they_would(kernels):
+def test_hooks_on_a_norm_or_its_activation_get_their_outputs(kernels):
     torch.manual_seed(0)
     net, _ = wired(Walking("calls"), 1.0, kernels)
     heard = {}
@@ -248,7 +249,7 @@ def test_hooks_on_a_norm_or_its_activation_see_what_they_would(kernels):
 
 
 @pytest.mark.parametrize("kernels", ROUTES)
-def test_group_norm_of_rows(kernels):
+def test_group_norm_over_rows_matches_the_definition(kernels):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(2, 8), nn.ReLU(), nn.Linear(8, CLASSES))
     check(net, torch.randn(SAMPLES, 8), kernels)
@@ -263,13 +264,13 @@ class Bag(nn.Module):
         return self.head(self.bag(tokens))
 
 
-def test_bags_of_embeddings():
+def test_embedding_bags_match_the_definition():
     torch.manual_seed(0)
     check(Bag(), torch.randint(11, (SAMPLES, 4)))
 
 
 class Passed(nn.Module):
-    """A parameter as an argument, or used past its module."""
+    """A network that passes a parameter as an argument, or uses it outside of its module."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -292,13 +293,13 @@ class TakesWeight(nn.Module):
 
 @pytest.mark.parametrize("how", ["functional", "argument"])
 @pytest.mark.parametrize("samples", [CLASSES, 7])
-def test_parameters_that_are_used_past_their_module_are_refused(how, samples):
+def test_parameters_used_outside_their_module_are_refused(how, samples):
     net, clipping = wired(Passed(how), 1.0, False)
     loss = functional.cross_entropy(net(torch.randn(samples, 8)), torch.zeros(samples, dtype=torch.long))
 
     def train() -> None:
         loss.backward()
-        clipping.refuse_unfit()
+        clipping.check_before_step()
 
     with pytest.raises(Unprotected, match=r"fc\.(weight|bias)"):
         train()
@@ -320,25 +321,25 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_modules_that_are_refused(name):
+def test_unsupported_modules_are_refused(name):
     make, words = REFUSED[name]
     with pytest.raises(PrivacyError, match=words):
-        refuse(nn.Sequential(make(), head(8)))
+        check_network(nn.Sequential(make(), head(8)))
 
 
 def test_compiled_modules_are_refused():
     with pytest.raises(BadSetting, match=r"torch\.compile"):
-        refuse(nn.Sequential(torch.compile(nn.Linear(8, 8)), head(8)))
+        check_network(nn.Sequential(torch.compile(nn.Linear(8, 8)), head(8)))
 
 
-def test_pruning_that_was_made_permanent_is_fine():
+def test_permanent_pruning_is_accepted():
     torch.manual_seed(0)
     pruned = prune.random_unstructured(nn.Linear(8, 8), "weight", 0.5)
     prune.remove(pruned, "weight")
     check(nn.Sequential(pruned, head(8)), torch.randn(SAMPLES, 8))
 
 
-def test_parametrizations_that_are_removed_later_are_refused():
+def test_a_parametrization_stays_in_place():
     net, _ = wired(nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8)), head(8)), 1.0, False)
     net(torch.randn(SAMPLES, 8))
     assert parametrize.is_parametrized(net[0])
@@ -360,7 +361,7 @@ def test_a_weight_that_another_network_computes_is_refused():
         net(torch.randn(SAMPLES, 8))
 
 
-def test_a_frozen_norm_that_thaws_is_refused():
+def test_a_frozen_norm_in_train_mode_is_refused():
     net, _ = wired(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8).eval(), head(8)), 1.0, False)
     net(torch.randn(SAMPLES, 8))
     net.train()
@@ -412,7 +413,7 @@ def test_a_copy_can_be_made_private_itself():
     assert "forward" not in vars(other[0])
 
 
-def test_double_precision_afterwards():
+def test_a_private_network_can_become_double_precision():
     inputs = torch.randn(40, 8)
     _, net, optimizer, loader = private(nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(2, 8), nn.ReLU(), head(8)), inputs)
     net.double()
@@ -422,26 +423,26 @@ def test_double_precision_afterwards():
     assert net[0].weight.grad.dtype == torch.float64
 
 
-def test_parts_of_a_network_that_are_called_one_by_one():
+def test_modules_called_one_by_one_match_the_definition():
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(8, 8), Adapted(False), head(8))
     inputs, target = torch.randn(SAMPLES, 8), torch.randint(CLASSES, (SAMPLES,))
     expected = naive_sum(naive_gradients(plain, (inputs,), target), 0.3)
     net, clipping = wired(plain, 0.3, False)
     functional.cross_entropy(net[2](net[1](net[0](inputs))), target).backward()
-    assert_close(clipping.take().double(), expected)
+    assert_close(clipping.take_sum().double(), expected)
 
 
 @pytest.mark.parametrize("channels", [8, 37, 64])
-def test_group_norm_in_the_place_of_batch_norm_lets_rows_through(channels):
-    """With a group for each channel it would answer with its shift alone."""
+def test_group_norm_instead_of_batch_norm_keeps_information_of_rows(channels):
+    """With one group per channel its output would be its shift alone."""
     norm = replace_batch_norm(nn.Sequential(nn.BatchNorm1d(channels)))
     with torch.no_grad():
         assert float(norm(torch.randn(SAMPLES, channels)).std(dim=0).min()) > 1e-3
 
 
 class Stateless(nn.Module):
-    """Runs a layer with figures made of its parameters."""
+    """Runs a layer with values computed from its parameters."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -453,14 +454,14 @@ class Stateless(nn.Module):
 
 
 @pytest.mark.parametrize("make", [lambda: nn.Linear(8, 8), lambda: Adapted(True), lambda: Adapted(False)])
-def test_other_parameters_in_the_place_of_a_layers_own_are_refused(make):
+def test_substituted_parameters_of_a_layer_are_refused(make):
     net, _ = wired(Stateless(make()), 1.0, False)
     with pytest.raises(Unprotected, match="functional_call"):
         net(torch.randn(SAMPLES, 8))
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-def test_layers_without_any_output():
+def test_layers_without_outputs_match_the_definition():
     class Empty(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -473,7 +474,7 @@ def test_layers_without_any_output():
     check(Empty(), torch.randn(SAMPLES, 8))
 
 
-def test_the_lstm_of_opacus():
+def test_the_lstm_of_opacus_matches_the_definition():
     layers = pytest.importorskip("opacus.layers")
 
     class Recurrent(nn.Module):

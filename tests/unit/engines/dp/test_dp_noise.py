@@ -1,4 +1,4 @@
-"""The noise is normal, of the right width, and never the same twice unless it is asked for."""
+"""The noise is normal, has the right width, and never repeats unless it is meant to."""
 
 import copy
 import importlib
@@ -15,18 +15,19 @@ import pytest
 import torch
 from scipy import stats
 
-from rigdyno.engines.dp.errors import BadSetting, MissingExtra
-from rigdyno.engines.dp.kernels import Kernel, kernel, threads, why_not
+from rigdyno.base.errors import MissingExtra
+from rigdyno.engines.dp.errors import BadSetting
+from rigdyno.engines.dp.kernels import Kernel, explain_unavailable, kernel, threads
 from rigdyno.engines.dp.noise import ChaChaNoise, SecureChaChaNoise, SystemNoise, TorchNoise, noise_source
 
 CPU = torch.device("cpu")
 MANY = 1 << 20
-# Once in 1e9 by chance, for a figure that is normal: secure noise has no seed to fix.
+# Exceeded once in 1e9 by a normal variable: secure noise has no seed that could be fixed.
 WIDE = 6.1
-# Anderson and Darling's statistic for a distribution that is known in full: beyond it once in 1e6 or so.
+# Anderson-Darling statistic of a fully known distribution, exceeded about once in 1e6.
 FAR_OFF = 13.0
 
-needs_numba = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+needs_numba = pytest.mark.skipif(explain_unavailable() is not None, reason=str(explain_unavailable()))
 KINDS = [
     pytest.param({"kernels": False}, id="torch"),
     pytest.param({"kernels": False, "secure": True}, id="system"),
@@ -53,7 +54,7 @@ def normals(noise, count=MANY, dtype=torch.float32):
 
 
 def script(text, cache=None):
-    """The words that it prints, from a process of its own."""
+    """Run a script in a separate process, and return the words that it prints."""
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(text)]
     changed = {} if cache is None else {"NUMBA_CACHE_DIR": str(cache)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, **changed})
@@ -62,12 +63,12 @@ def script(text, cache=None):
 
 
 def width_is_one(values):
-    """To a fraction of a per cent, at a million values."""
+    """Check the width to a fraction of a per cent, with a million values."""
     return abs(np.mean(values**2) - 1) < WIDE * np.sqrt(2 / len(values))
 
 
 def anderson_darling(values):
-    """Like Kolmogorov and Smirnov's, with the weight on the tails."""
+    """Compute a statistic like that of Kolmogorov and Smirnov, with more weight on the tails."""
     ordered, count = np.sort(values), len(values)
     weights = 2 * np.arange(1, count + 1) - 1
     return -count - np.mean(weights * (stats.norm.logcdf(ordered) + stats.norm.logsf(ordered[::-1])))
@@ -79,7 +80,7 @@ def uncorrelated(left, right):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_normal(kind, dtype):
+def test_the_noise_is_normal(kind, dtype):
     values = normals(source(kind), dtype=dtype)
     assert abs(values.mean()) < WIDE / np.sqrt(MANY)
     assert width_is_one(values)
@@ -87,7 +88,7 @@ def test_it_is_normal(kind, dtype):
     assert anderson_darling(values) < FAR_OFF
 
 
-def test_a_width_wrong_by_one_per_cent_is_seen():
+def test_a_width_wrong_by_one_per_cent_is_detected():
     values = normals(source({"kernels": False}))
     for wrong in (0.99, 1.01):
         assert not width_is_one(values * wrong)
@@ -105,7 +106,7 @@ def test_the_tails_are_as_heavy_as_they_should_be(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neighbours_and_calls_have_nothing_to_do_with_one_another(kind):
+def test_neighbouring_values_and_calls_are_uncorrelated(kind):
     noise = source(kind)
     first, second = normals(noise), normals(noise)
     assert not np.array_equal(first, second)
@@ -121,7 +122,7 @@ def test_a_seed_repeats_and_another_one_does_not(kind):
     assert not np.intersect1d(normals(seeded(1, **kind), 1000), normals(seeded(2, **kind), 1000)).size > 2
 
 
-def test_without_a_generator_torchs_own_draws_the_seed():
+def test_the_default_generator_draws_the_seed():
     drawn = []
     for seed in (5, 5, 6):
         torch.manual_seed(seed)
@@ -131,7 +132,7 @@ def test_without_a_generator_torchs_own_draws_the_seed():
 
 
 @needs_numba
-def test_what_else_a_generator_draws_does_not_depend_on_the_kernels():
+def test_later_draws_of_a_generator_do_not_depend_on_the_kernels():
     left, right = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
     normals(noise_source(CPU, generator=left, kernels=True), 10)
     normals(noise_source(CPU, generator=right, kernels=False), 10)
@@ -152,7 +153,7 @@ def test_secure_noise_never_repeats(kind):
 
 
 @pytest.mark.parametrize("kind", SEEDED)
-def test_a_resumed_run_goes_on_where_it_was(kind):
+def test_a_resumed_run_continues_with_the_same_noise(kind):
     noise = seeded(4, **kind)
     normals(noise, 1000)
     state, expected = noise.state_dict(), normals(noise, 1000)
@@ -162,7 +163,7 @@ def test_a_resumed_run_goes_on_where_it_was(kind):
 
 
 @needs_numba
-def test_a_checkpoint_holds_no_key_and_never_turns_the_count_back():
+def test_a_state_has_no_key_and_never_lowers_the_count():
     noise = seeded(4, kernels=True)
     start = noise.state_dict()
     assert start == {"kind": "chacha20", "calls": 0}
@@ -174,7 +175,7 @@ def test_a_checkpoint_holds_no_key_and_never_turns_the_count_back():
     assert not np.array_equal(normals(another, 100), first)
 
 
-def test_seeded_noise_goes_on_from_its_own_kind_alone():
+def test_seeded_noise_loads_only_states_of_its_own_kind():
     with pytest.raises(BadSetting, match="'secure', this is 'torch'"):
         seeded(0, kernels=False).load_state_dict({"kind": "secure"})
     noise_source(CPU, secure=True).load_state_dict({"kind": "torch"})
@@ -182,7 +183,7 @@ def test_seeded_noise_goes_on_from_its_own_kind_alone():
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("kind", SEEDED)
-def test_std_and_factor(kind, dtype):
+def test_std_and_factor_are_applied(kind, dtype):
     values = torch.linspace(-5, 5, 1001, dtype=dtype)
     expected = (values.numpy() + 2 * normals(seeded(0, **kind), 1001, dtype)) * 0.25
     seeded(0, **kind).release_(values, 2, 0.25)
@@ -190,14 +191,14 @@ def test_std_and_factor(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", SECURE)
-def test_std_and_factor_of_secure_noise(kind):
+def test_std_and_factor_are_applied_to_secure_noise(kind):
     values = torch.full((MANY,), 100.0)
     source(kind).release_(values, 2, 0.25)
     assert width_is_one((values.double().numpy() - 25) * 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_noise_at_a_std_of_zero(kind):
+def test_a_std_of_zero_adds_no_noise(kind):
     values = torch.randn(777)
     expected = values * 0.25
     source(kind).release_(values, 0.0, 0.25)
@@ -207,7 +208,7 @@ def test_no_noise_at_a_std_of_zero(kind):
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 255, 511, 512, 513, 16383, 16385, 50001])
-def test_any_length_and_nothing_beyond_it(kind, dtype, count):
+def test_buffers_of_any_length_are_filled_and_nothing_beyond(kind, dtype, count):
     around = torch.zeros(count + 6, dtype=dtype)
     source(kind).release_(around[3 : count + 3], 1.0, 1.0)
     assert not around[:3].any()
@@ -216,7 +217,7 @@ def test_any_length_and_nothing_beyond_it(kind, dtype, count):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_no_noise_is_added_to(kind):
+def test_unsuitable_buffers_and_settings_are_refused(kind):
     noise = source(kind)
     for buffer in (torch.zeros(10)[::2], torch.zeros(2, 5), torch.zeros(())):
         with pytest.raises(BadSetting, match="flat, contiguous"):
@@ -228,13 +229,13 @@ def test_what_no_noise_is_added_to(kind):
             noise.release_(torch.zeros(10), std, factor)
 
 
-def test_a_parameter_that_wants_gradients():
+def test_a_parameter_that_requires_gradients_is_accepted():
     flat = torch.zeros(100, requires_grad=True)
     noise_source(CPU).release_(flat, 1.0, 1.0)
     assert flat.detach().all()
 
 
-def test_which_source_it_is():
+def test_the_source_follows_from_the_settings():
     assert type(noise_source(CPU, kernels=False)) is TorchNoise
     assert type(noise_source(CPU, kernels=False, secure=True)) is SystemNoise
     with pytest.raises(BadSetting, match="for the CPU, not for cuda"):
@@ -244,14 +245,14 @@ def test_which_source_it_is():
 
 
 @needs_numba
-def test_kernels_are_used_where_they_can_be():
+def test_kernels_are_used_if_available():
     assert type(noise_source(CPU)) is ChaChaNoise
     assert type(noise_source(CPU, secure=True)) is SecureChaChaNoise
 
 
-def test_without_numba_it_is_torch(monkeypatch):
+def test_torch_is_used_without_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert "pip install 'rigdyno[private]'" in why_not()
+    assert "pip install 'rigdyno[private]'" in explain_unavailable()
     assert type(noise_source(CPU)) is TorchNoise
     assert type(noise_source(CPU, secure=True)) is SystemNoise
     with pytest.raises(MissingExtra, match="Numba can't be imported"):
@@ -261,14 +262,14 @@ def test_without_numba_it_is_torch(monkeypatch):
 def test_kernels_that_would_not_be_compiled_are_not_used(monkeypatch):
     numba = pytest.importorskip("numba")
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
-    assert "NUMBA_DISABLE_JIT" in why_not()
+    assert "NUMBA_DISABLE_JIT" in explain_unavailable()
 
 
-# What the kernels do, step by step
+# The kernels, step by step
 
 
 def block_of(key, block, call, rounds=20):
-    """RFC 8439's block function, word by word, in Python's own numbers."""
+    """Compute RFC 8439's block function word by word, with Python's integers."""
     start = [*np.frombuffer(b"expand 32-byte k", "<u4").tolist(), *key.tolist()]
     start += [block & 0xFFFFFFFF, block >> 32, call & 0xFFFFFFFF, call >> 32]
     state = list(start)
@@ -346,7 +347,7 @@ VECTORS = [
 
 @needs_numba
 @pytest.mark.parametrize(("key", "nonce", "counter", "block"), VECTORS)
-def test_chacha20_of_the_rfc(key, nonce, counter, block):
+def test_chacha20_matches_the_rfc(key, nonce, counter, block):
     key = np.frombuffer(bytes.fromhex(key), "<u4").copy()
     nonce = np.frombuffer(bytes.fromhex(nonce), "<u4").tolist()
     number, call = counter | nonce[0] << 32, nonce[1] | nonce[2] << 32
@@ -355,7 +356,7 @@ def test_chacha20_of_the_rfc(key, nonce, counter, block):
 
 
 @needs_numba
-def test_chacha8_of_the_all_zero_key():
+def test_chacha8_matches_the_test_vector_of_the_zero_key():
     from rigdyno.engines.dp.kernels.noise import LANES, TILE, fill_with_short_keystream
 
     words, key = np.empty(TILE, np.uint32), np.zeros(8, np.uint32)
@@ -378,7 +379,7 @@ def test_blocks_and_calls_are_counted_in_64_bits():
 
 @needs_numba
 @pytest.mark.parametrize(("precision", "within"), [("single", 3e-7), ("double", 1e-15)])
-def test_logarithms_over_the_whole_range(precision, within):
+def test_logarithms_are_accurate_over_the_whole_range(precision, within):
     from rigdyno.engines.dp.kernels import noise
 
     real = np.float32 if precision == "single" else np.float64
@@ -395,7 +396,7 @@ def test_logarithms_over_the_whole_range(precision, within):
 
 @needs_numba
 @pytest.mark.parametrize(("precision", "within"), [("single", 3e-7), ("double", 1e-15)])
-def test_sines_and_cosines_over_the_whole_range(precision, within):
+def test_sines_and_cosines_are_accurate_over_the_whole_range(precision, within):
     from rigdyno.engines.dp.kernels import noise
 
     real = np.float32 if precision == "single" else np.float64
@@ -408,7 +409,7 @@ def test_sines_and_cosines_over_the_whole_range(precision, within):
 
 
 def by_definition(words):
-    """Box and Muller's normals of a tile, by NumPy's own functions."""
+    """Return Box and Muller's normals of a tile, by NumPy's functions."""
     angles, radii = words.astype(np.uint64).reshape(2, -1)
     finer = (angles >> np.uint64(16) | angles << np.uint64(16)) & np.uint64(0xFFFFFFFF)
     uniforms = ((radii >> np.uint64(1)) + ((finer >> np.uint64(1)) + 0.5) * 2.0**-31).astype(np.longdouble) * 2.0**-31
@@ -422,7 +423,7 @@ def by_definition(words):
 
 @needs_numba
 @pytest.mark.parametrize(("dtype", "rounds", "within"), [(torch.float32, 8, 2e-6), (torch.float64, 20, 1e-13)])
-def test_a_release_is_what_the_definition_says(dtype, rounds, within):
+def test_a_release_matches_the_definition(dtype, rounds, within):
     from rigdyno.engines.dp.kernels.noise import LANES, TILE
 
     key = np.arange(1, 9, dtype=np.uint32)
@@ -434,7 +435,7 @@ def test_a_release_is_what_the_definition_says(dtype, rounds, within):
 
 @needs_numba
 @pytest.mark.parametrize("precision", ["single", "double"])
-def test_pairs_lie_evenly_around_and_as_far_out_as_they_should(precision):
+def test_pairs_have_uniform_angles_and_the_right_radii(precision):
     from rigdyno.engines.dp.kernels import noise
 
     values = normals(seeded(8, kernels=True), dtype=torch.float32 if precision == "single" else torch.float64)
@@ -462,7 +463,7 @@ def test_the_tail_ends_beyond_nine_sigma_and_no_word_gives_infinity(precision, r
 @needs_numba
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("count", [100_003, 16385])
-def test_threads_make_no_difference(dtype, count):
+def test_the_number_of_threads_makes_no_difference(dtype, count):
     drawn = []
     for number in (1, 2, 7):
         torch.set_num_threads(number)
@@ -471,11 +472,11 @@ def test_threads_make_no_difference(dtype, count):
     assert np.array_equal(drawn[0], drawn[2])
 
 
-# How kernels are compiled, kept and run
+# Compiling, caching and running kernels
 
 
 @needs_numba
-def test_as_many_threads_as_torch_and_no_more_than_numba_has():
+def test_kernels_use_torch_s_threads_up_to_numba_s_limit():
     import numba
 
     torch.set_num_threads(1)
@@ -499,12 +500,12 @@ def count(out):
 
 @pytest.fixture
 def own_cache(monkeypatch):
-    """Beside the kernel's file, whatever NUMBA_CACHE_DIR says."""
+    """Put Numba's cache next to the kernel's file, regardless of NUMBA_CACHE_DIR."""
     monkeypatch.setattr(pytest.importorskip("numba").config, "CACHE_DIR", "")
 
 
 def a_kernel_in(folder):
-    """Made anew by every call, as by a new process."""
+    """Make the kernel again in every call, like a new process."""
     path = folder / "tiny.py"
     if not path.exists():
         path.write_text(TINY)
@@ -522,7 +523,7 @@ def counts_well(count):
 
 @needs_numba
 @pytest.mark.usefixtures("own_cache")
-def test_the_variants_are_kept_apart_on_disk_and_come_back_from_there(tmp_path):
+def test_the_variants_are_cached_separately(tmp_path):
     for hits in (0, 1):
         count = a_kernel_in(tmp_path)
         for variant, parallel in ((count.serial, False), (count.parallel, True)):
@@ -534,7 +535,7 @@ def test_the_variants_are_kept_apart_on_disk_and_come_back_from_there(tmp_path):
 
 @needs_numba
 @pytest.mark.usefixtures("own_cache")
-def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+def test_a_kernel_runs_without_a_writable_cache(tmp_path, monkeypatch):
     (tmp_path / "__pycache__").write_text("a file, not a folder: root may write to any folder")
     for variable in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(tmp_path / "__pycache__" / "nowhere"))
@@ -544,7 +545,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
 
 
 @needs_numba
-def test_a_disk_that_is_full(monkeypatch):
+def test_a_kernel_runs_on_a_full_disk(monkeypatch):
     def store(out):
         out[0] = 1
 
@@ -561,8 +562,8 @@ def test_a_disk_that_is_full(monkeypatch):
 
 
 @needs_numba
-def test_no_two_functions_of_the_kernels_have_one_name():
-    """Numba links what it kept by name: one would stand in for the other, such as eight rounds for twenty."""
+def test_all_functions_of_the_kernels_have_different_names():
+    """Numba links cached code by name: a function could be mistaken for another, such as eight rounds for twenty."""
     from numba.core.dispatcher import Dispatcher
 
     from rigdyno.engines.dp import kernels
@@ -577,8 +578,8 @@ def test_no_two_functions_of_the_kernels_have_one_name():
 
 
 @needs_numba
-def test_what_was_compiled_in_different_processes_fits_together(tmp_path):
-    """Two kernels alone in a process each, kept in one folder, then both in one process.
+def test_code_compiled_in_different_processes_works_together(tmp_path):
+    """Compile two kernels in separate processes into one cache, then run both in one process.
 
     The processes are forked before anything is compiled, so that torch is loaded only once.
     """
@@ -609,7 +610,7 @@ def test_what_was_compiled_in_different_processes_fits_together(tmp_path):
 
 
 @needs_numba
-def test_a_forked_child_goes_on_without_threads():
+def test_a_forked_child_runs_without_threads():
     printed = script("""
         import multiprocessing, os, torch
         from rigdyno.engines.dp.kernels import threads
@@ -633,8 +634,8 @@ def test_a_forked_child_goes_on_without_threads():
 
 
 @needs_numba
-def test_where_there_are_no_threads():
-    """In processes that differ in what happened before the import."""
+def test_the_serial_variant_runs_without_omp():
+    """The processes differ in what happened before the import."""
     printed = script("""
         import multiprocessing, os, sys, numba, torch
 

@@ -1,4 +1,4 @@
-"""Poisson sampling against the binomial distribution; loaders that keep to it, empty batches included."""
+"""Compare Poisson sampling with the binomial distribution, and test its loaders, including empty batches."""
 
 import os
 from collections import UserDict, namedtuple
@@ -19,9 +19,15 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from rigdyno.engines.dp import sampling
+from rigdyno.engines.dp.batches import sampling
+from rigdyno.engines.dp.batches.sampling import (
+    PoissonLoader,
+    PoissonSampler,
+    count_samples,
+    micro_batches,
+    private_loader,
+)
 from rigdyno.engines.dp.errors import BadSetting
-from rigdyno.engines.dp.sampling import PoissonLoader, PoissonSampler, micro_batches, private_loader, samples_in
 
 SAMPLES, RATE, STEPS = 60, 0.1, 8_000
 Pair = namedtuple("Pair", ["image", "label"])
@@ -32,7 +38,7 @@ def seeded(seed):
 
 
 def inclusions(sampler):
-    """A row a step, a column a sample."""
+    """Return a table of inclusions: one row per step, one column per sample."""
     table = np.zeros((len(sampler), sampler.samples))
     for row, chosen in zip(table, sampler, strict=True):
         row[chosen] = 1
@@ -49,7 +55,7 @@ def drawn(request):
     return inclusions(PoissonSampler(SAMPLES, RATE, STEPS, generator, secure=generator is None))
 
 
-# The sampler. Limits are at six standard deviations and more: what isn't seeded stays below them, too.
+# The sampler. Limits are at six standard deviations or more, so that unseeded samplers stay below them too.
 
 
 def test_every_sample_is_drawn_at_the_rate(drawn):
@@ -99,12 +105,12 @@ def test_empty_batches_are_yielded():
     assert sizes.count(0) > 1000
 
 
-def test_a_rate_of_one_takes_everybody():
+def test_a_rate_of_one_draws_every_sample():
     assert list(PoissonSampler(4, 1.0, 2)) == [[0, 1, 2, 3]] * 2
     assert list(PoissonSampler(4, 1, 2, secure=True)) == [[0, 1, 2, 3]] * 2
 
 
-@pytest.mark.parametrize("uniform", [sampling._seeded_uniform(seeded(0)), sampling._secure_uniform])
+@pytest.mark.parametrize("uniform", [sampling._make_seeded_uniform(seeded(0)), sampling._draw_secure_uniform])
 def test_the_coins_have_more_than_24_bits(uniform):
     values = uniform(100_000).numpy()
     assert values.dtype == np.float64
@@ -141,7 +147,7 @@ def test_secure_batches_ignore_the_seed():
     assert list(PoissonSampler(500, 0.5, 1, secure=True)) != first
 
 
-def test_what_else_is_drawn_from_the_generator_doesn_t_shift_the_batches():
+def test_other_draws_from_the_generator_don_t_shift_the_batches():
     noisy, quiet = seeded(7), seeded(7)
     batches = []
     for chosen in PoissonSampler(50, 0.2, 4, noisy):
@@ -185,7 +191,7 @@ def test_a_rank_without_samples_yields_empty_batches():
         ({"secure": True, "generator": seeded(0)}, "takes no generator"),
     ],
 )
-def test_bad_settings_of_a_sampler(settings, message):
+def test_invalid_settings_of_a_sampler_are_refused(settings, message):
     with pytest.raises(BadSetting, match=message):
         PoissonSampler(**{"samples": 10, "sample_rate": 0.1, "steps": 3, **settings})
 
@@ -194,7 +200,7 @@ def test_bad_settings_of_a_sampler(settings, message):
 
 
 class Named(Dataset):
-    """Samples of every kind that default_collate knows."""
+    """A dataset with samples of every kind that default_collate supports."""
 
     def __len__(self):
         return 12
@@ -220,7 +226,7 @@ def numbers(samples):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_are_those_of_the_sampler_and_counted_when_handed_out(workers):
+def test_batches_match_the_sampler_and_are_counted_when_handed_out(workers):
     plain = DataLoader(numbers(40), batch_size=4, num_workers=workers)
     loader = private_loader(plain, generator=seeded(2))
     expected = list(PoissonSampler(40, 0.1, 10, seeded(2)))
@@ -233,7 +239,7 @@ def test_batches_are_those_of_the_sampler_and_counted_when_handed_out(workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [Named, Fetched, lambda: Subset(Named(), range(2, 12))])
-def test_empty_batches_have_the_form_of_the_others(workers, kind):
+def test_empty_batches_have_the_structure_of_the_others(workers, kind):
     loader = private_loader(
         DataLoader(kind(), batch_size=2, num_workers=workers), sample_rate=0.02, generator=seeded(3)
     )
@@ -256,7 +262,7 @@ def test_batches_out_of_order_keep_their_counts():
         assert loader.drawn == len(indices)
 
 
-def test_workers_that_stay_draw_anew_in_every_epoch():
+def test_persistent_workers_draw_new_batches_in_every_epoch():
     plain = DataLoader(numbers(40), batch_size=8, num_workers=1, persistent_workers=True, prefetch_factor=3)
     loader = private_loader(plain, generator=seeded(2))
     epochs = [[indices.tolist() for indices, _ in loader] for _ in range(3)]
@@ -264,7 +270,7 @@ def test_workers_that_stay_draw_anew_in_every_epoch():
     assert [len(epoch) for epoch in epochs] == [5, 5, 5]
 
 
-def test_an_epoch_left_early_can_be_begun_again():
+def test_a_new_epoch_can_begin_after_one_left_early():
     loader = private_loader(DataLoader(numbers(40), batch_size=4), generator=seeded(2))
     next(iter(loader))
     assert len(list(loader)) == 10
@@ -278,7 +284,7 @@ def does_nothing(worker):
     pass
 
 
-def test_what_else_the_loader_has_is_carried_over():
+def test_other_options_of_the_loader_are_kept():
     data, generator = numbers(40), seeded(9)
     plain = DataLoader(
         data,
@@ -309,17 +315,17 @@ def test_the_loader_s_own_collate_is_used():
     assert [batch[:, 0].tolist() for batch in loader] == [[2.0 * index for index in indices] for indices in chosen]
 
 
-def test_a_rate_of_one_s_own():
+def test_the_sample_rate_can_be_given():
     loader = private_loader(DataLoader(numbers(40), batch_size=4), sample_rate=0.3)
     assert (len(loader), loader.expected_batch) == (3, 12.0)
 
 
-def test_a_batch_of_everybody():
+def test_a_batch_can_contain_every_sample():
     loader = private_loader(DataLoader(numbers(4), batch_size=4))
     assert [loader.drawn for _ in loader] == [4]
 
 
-def test_ranks_share_one_batch_in_the_mean():
+def test_the_expected_batch_is_that_of_all_ranks():
     loaders = [private_loader(DataLoader(numbers(40), batch_size=8), None, seeded(1), rank=r, ranks=2) for r in (0, 1)]
     assert [loader.expected_batch for loader in loaders] == [8.0, 8.0]
     drawn = [torch.cat([indices for indices, _ in loader]) for loader in loaders]
@@ -330,11 +336,13 @@ def test_a_distributed_sampler_must_fit_the_ranks():
     data = numbers(40)
     plain = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, num_replicas=2, rank=1))
     assert private_loader(plain, rank=1, ranks=2).batch_sampler.ranks == 2
-    with pytest.raises(BadSetting, match="the loader is for rank 1 of 2, and this is 0 of 1: give rank= and ranks="):
+    with pytest.raises(
+        BadSetting, match="the loader is for rank 1 of 2, but this is 0 of 1: pass the same rank= and ranks="
+    ):
         private_loader(plain)
 
 
-def test_secure_loaders_leave_the_loader_s_generator_alone():
+def test_secure_loaders_don_t_use_the_loader_s_generator():
     loader = private_loader(DataLoader(numbers(40), batch_size=4, generator=seeded(1)), secure=True)
     assert loader.batch_sampler.generator is None
     assert sum(1 for _ in loader) == 10
@@ -364,21 +372,21 @@ def batches_of_its_own():
         ),
         (lambda: DataLoader(numbers(40), batch_size=None), "no batch size: make it with batch_size="),
         (lambda: DataLoader(numbers(40), batch_sampler=batches_of_its_own()), "not with a batch_sampler"),
-        (lambda: private_loader(DataLoader(numbers(40), batch_size=2)), "give the ordinary loader"),
+        (lambda: private_loader(DataLoader(numbers(40), batch_size=2)), "pass the ordinary loader"),
         (lambda: DataLoader(numbers(0), batch_size=2), "the dataset is empty"),
         (lambda: DataLoader(numbers(5), batch_size=6), "batches of 6 from 5 samples: take a batch size of at most 5"),
         (
             lambda: DataLoader(numbers(9), batch_size=3, sampler=SubsetRandomSampler([1, 2])),
-            "SubsetRandomSampler would get lost: choose samples by torch.utils.data.Subset",
+            "SubsetRandomSampler would be lost: select samples by torch.utils.data.Subset",
         ),
     ],
 )
-def test_loaders_that_can_t_be_private(loader, message):
+def test_unsuitable_loaders_are_refused(loader, message):
     with pytest.raises(BadSetting, match=message):
         private_loader(loader())
 
 
-def test_a_bad_rate_of_one_s_own():
+def test_an_invalid_sample_rate_is_refused():
     with pytest.raises(BadSetting, match="sample rate"):
         private_loader(DataLoader(numbers(40), batch_size=4), sample_rate=1.2)
 
@@ -387,7 +395,7 @@ def side_by_side(samples):
     return torch.stack([row for _, row in samples], dim=1)
 
 
-def test_a_collate_that_doesn_t_stack_along_the_first_dimension():
+def test_a_collate_without_samples_along_the_first_dimension_is_refused():
     plain = DataLoader(numbers(4), batch_size=1, collate_fn=side_by_side)
     with pytest.raises(BadSetting, match="collate_fn must put samples along the first dimension"):
         list(private_loader(plain, sample_rate=0.01, generator=seeded(0)))
@@ -423,17 +431,17 @@ def test_pieces_keep_every_kind_of_structure():
     assert batch["names"] == list("abcde")
 
 
-def test_a_lone_tensor():
+def test_a_single_tensor_can_be_split():
     assert [len(piece) for piece in micro_batches(torch.zeros(4, 3), 2)] == [2, 2]
 
 
-def test_an_empty_batch_is_one_empty_piece():
+def test_an_empty_batch_gives_one_empty_piece():
     [piece] = micro_batches([torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), []], 8)
     assert (piece[0].shape, piece[1].dtype, piece[2]) == ((0, 3), torch.int64, [])
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5])
-def test_a_bad_size(size):
+def test_an_invalid_size_is_refused(size):
     with pytest.raises(BadSetting, match="size must be a positive whole number"):
         micro_batches(torch.zeros(3), size)
 
@@ -444,11 +452,11 @@ def test_a_bad_size(size):
         ((torch.zeros(3), torch.zeros(4)), "same number of samples along the first dimension: 3 and 4"),
         ((torch.zeros(3), ["a"]), "same number of samples along the first dimension: 1 and 3"),
         ([], "same number of samples along the first dimension: none"),
-        ((torch.zeros(3), object()), "can't tell the samples of a object"),
+        ((torch.zeros(3), object()), "can't find the samples of a object"),
     ],
 )
-def test_batches_that_can_t_be_split(batch, message):
+def test_unsplittable_batches_are_refused(batch, message):
     with pytest.raises(BadSetting, match=message):
         micro_batches(batch, 2)
     with pytest.raises(BadSetting, match=message):
-        samples_in(batch)
+        count_samples(batch)

@@ -1,4 +1,4 @@
-"""Neighbouring batches: their clipped sums, as computed, differ by at most C; nothing is forgiven to rounding."""
+"""The clipped sums of neighbouring batches, as computed, differ by at most C, without any tolerance for rounding."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import torch
 from dp_naive import engine_sum
 from torch import Tensor, nn
 
-from rigdyno.engines.dp.kernels import why_not
+from rigdyno.engines.dp.kernels import explain_unavailable
 
 BOUND = 1.0
 CLASSES = 10
-ROUTES = [False, *([True] if why_not() is None else [])]
+ROUTES = [False, *([True] if explain_unavailable() is None else [])]
 
 
 def wide() -> nn.Module:
-    """A layer of four million weights: where single-precision norms go wrong."""
+    """Return a layer of four million weights, for which norms in single precision go wrong."""
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 5000), nn.ReLU(), nn.Linear(5000, CLASSES))
 
 
@@ -31,7 +31,7 @@ def sums(network: nn.Module, inputs: Tensor, target: Tensor, kernels: bool) -> T
 @pytest.mark.parametrize("kernels", ROUTES)
 @pytest.mark.parametrize("make", [wide, convolutional])
 @pytest.mark.parametrize("samples", [1, 2, 65])
-def test_one_sample_more_or_less(kernels, make, samples):
+def test_one_sample_changes_the_sum_by_at_most_the_norm(kernels, make, samples):
     torch.manual_seed(samples)
     network = make()
     inputs, target = torch.randn(samples, 3, 16, 16) * 50, torch.randint(CLASSES, (samples,))
@@ -43,8 +43,8 @@ def test_one_sample_more_or_less(kernels, make, samples):
 
 
 @pytest.mark.parametrize("kernels", ROUTES)
-def test_equal_samples_that_all_push_the_same_way(kernels):
-    """Their sum is as large as it can be, and so is its rounding."""
+def test_equal_samples_keep_to_the_norm(kernels):
+    """Their sum is as large as possible, and so is its rounding error."""
     torch.manual_seed(0)
     network = convolutional()
     inputs, target = (torch.randn(1, 3, 16, 16) * 50).expand(100, -1, -1, -1), torch.zeros(100, dtype=torch.long)
@@ -54,8 +54,8 @@ def test_equal_samples_that_all_push_the_same_way(kernels):
 
 
 @pytest.mark.parametrize("kernels", ROUTES)
-def test_positions_that_cancel(kernels):
-    """Gram matrices of large values whose sum is small: what rounding takes away must not make a norm too small."""
+def test_positions_that_cancel_keep_to_the_norm(kernels):
+    """The Gram matrices have large values whose sum is small: rounding must not make a norm too small."""
 
     class Cancelling(nn.Module):
         def __init__(self) -> None:

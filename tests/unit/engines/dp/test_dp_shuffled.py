@@ -1,4 +1,4 @@
-"""Shuffled batches: each sample once an epoch, and an epoch costs what one step on all samples does."""
+"""Shuffled batches: each sample comes once per epoch, and an epoch costs as much as one step on all samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from rigdyno.engines.dp import BadSetting, PrivacyEngine
-from rigdyno.engines.dp.shuffled import shuffled_loader
+from rigdyno.engines.dp.batches.shuffled import shuffled_loader
 
 SAMPLES, BATCH = 50, 8
 
@@ -46,7 +46,7 @@ def train(net, optimizer, batches) -> None:
         optimizer.step()
 
 
-def test_every_sample_comes_once_an_epoch_in_another_order():
+def test_every_sample_comes_once_per_epoch_in_a_new_order():
     _, _, _, loader = private()
     first, second = (torch.cat([inputs for inputs, _ in loader]).flatten().tolist() for _ in range(2))
     assert sorted(first) == sorted(second) == list(range(SAMPLES))
@@ -54,7 +54,7 @@ def test_every_sample_comes_once_an_epoch_in_another_order():
     assert len(loader) == 7
 
 
-def test_an_epoch_costs_one_gaussian():
+def test_an_epoch_costs_one_gaussian_step():
     engine, net, optimizer, loader = private()
     for _ in range(3):
         train(net, optimizer, loader)
@@ -64,7 +64,7 @@ def test_an_epoch_costs_one_gaussian():
     assert "place empty" in str(found)
 
 
-def test_an_epoch_that_is_broken_off_counts_whole():
+def test_an_epoch_left_early_counts_in_full():
     engine, net, optimizer, loader = private()
     for _ in range(4):
         train(net, optimizer, islice(loader, 2))
@@ -72,7 +72,7 @@ def test_an_epoch_that_is_broken_off_counts_whole():
 
 
 def test_noise_that_falls_within_an_epoch_is_counted():
-    """Whoever is in a later batch has only that one's noise."""
+    """A sample in a later batch is protected only by that batch's noise."""
     engine, net, optimizer, loader = private()
     for number, batch in enumerate(loader):
         engine.noise_multiplier = 1.5 if number < 3 else 0.5
@@ -80,13 +80,13 @@ def test_noise_that_falls_within_an_epoch_is_counted():
     assert [(run.noise_multiplier, run.steps) for run in engine.ledger.spent] == [(1.5, 1), (0.5, 1)]
 
 
-def test_skipping_the_first_batch_does_not_skip_what_the_epoch_costs():
+def test_skipping_the_first_batch_does_not_skip_the_cost_of_the_epoch():
     engine, net, optimizer, loader = private()
     train(net, optimizer, islice(loader, 1, None))
     assert sum(run.steps for run in engine.ledger.spent) == 1
 
 
-def test_the_noise_for_a_target_knows_how_batches_are_made():
+def test_the_noise_for_a_target_accounts_for_shuffled_batches():
     torch.manual_seed(0)
     net = nn.Linear(1, 2)
     engine = PrivacyEngine()
@@ -105,13 +105,13 @@ def test_the_noise_for_a_target_knows_how_batches_are_made():
     assert 3.9 < engine.get_epsilon(1e-3) <= 4.0
 
 
-def test_a_last_batch_that_is_not_full_is_dropped_where_that_is_asked_for():
+def test_drop_last_drops_the_last_batch():
     _, _, _, loader = private(drop_last=True)
     assert [len(inputs) for inputs, _ in loader] == [BATCH] * 6
 
 
-def test_what_is_refused():
-    with pytest.raises(BadSetting, match="none is full"):
+def test_unsuitable_settings_are_refused():
+    with pytest.raises(BadSetting, match="no batch is full"):
         shuffled_loader(DataLoader(data(), batch_size=BATCH * 10, drop_last=True), None, ranks=1)
     weighted = WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)
     with pytest.raises(BadSetting, match="WeightedRandomSampler"):

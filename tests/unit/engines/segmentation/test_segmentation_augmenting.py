@@ -1,17 +1,23 @@
-"""The elastic deformation against scipy's, and raw values that stay with their labels."""
+"""Elastic deformation, compared with scipy, and raw values that stay with their labels."""
 
 import numpy as np
 import pytest
 from scipy import ndimage
 
-from rigdyno.engines.segmentation.augmenting import NONE, Augmentation, deformed, deformed_labels, elastic_field
+from rigdyno.engines.segmentation.augmenting import (
+    NO_AUGMENTATION,
+    Augmentation,
+    deform,
+    deform_labels,
+    make_elastic_field,
+)
 
 SHAPES = [(3, 40, 40), (2, 17, 33), (4, 1, 9), (1, 5, 1)]
 
 
 @pytest.mark.parametrize(("shape", "sigma"), [((64, 48), 5.0), ((30, 30), 50.0), ((9, 40), 0.7)])
 def test_the_field_is_a_gaussian_filter_of_noise(shape, sigma):
-    field = elastic_field(shape, 2000.0, sigma, np.random.default_rng(3))
+    field = make_elastic_field(shape, 2000.0, sigma, np.random.default_rng(3))
     noise = np.random.default_rng(3).uniform(-1, 1, (2, *shape)).astype(np.float32)
     wanted = [2000 * ndimage.gaussian_filter(each, sigma, mode="constant", truncate=4.0) for each in noise]
     assert np.abs(field - wanted).max() < 1e-3 * np.abs(wanted).max()
@@ -19,31 +25,31 @@ def test_the_field_is_a_gaussian_filter_of_noise(shape, sigma):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_slices_are_interpolated_as_scipy_does(shape):
-    chance = np.random.default_rng(5)
-    raw = chance.standard_normal(shape).astype(np.float32)
-    field = chance.uniform(-60, 60, (2, *shape[1:])).astype(np.float32)  # far beyond the faces
+    generator = np.random.default_rng(5)
+    raw = generator.standard_normal(shape).astype(np.float32)
+    field = generator.uniform(-60, 60, (2, *shape[1:])).astype(np.float32)  # far beyond the faces
     y, x = np.meshgrid(*map(np.arange, shape[1:]), indexing="ij")
     places = [y + field[0].astype(float), x + field[1].astype(float)]
     wanted = [ndimage.map_coordinates(image, places, order=1, mode="mirror") for image in raw]
-    assert np.abs(deformed(raw, field) - wanted).max() < 1e-3
+    assert np.abs(deform(raw, field) - wanted).max() < 1e-3
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64"])
-def test_labels_are_the_nearest_ones_as_in_scipy(dtype):
-    chance = np.random.default_rng(5)
-    labels = chance.integers(0, 100, (3, 20, 30)).astype(dtype)
-    field = chance.uniform(-40, 40, (2, 20, 30)).astype(np.float32)
+def test_labels_are_deformed_to_the_nearest_as_scipy_does(dtype):
+    generator = np.random.default_rng(5)
+    labels = generator.integers(0, 100, (3, 20, 30)).astype(dtype)
+    field = generator.uniform(-40, 40, (2, 20, 30)).astype(np.float32)
     y, x = np.meshgrid(np.arange(20), np.arange(30), indexing="ij")
     places = [y + field[0].astype(float), x + field[1].astype(float)]
     wanted = [ndimage.map_coordinates(image, places, order=0, mode="mirror") for image in labels]
-    moved = deformed_labels(labels, field)
+    moved = deform_labels(labels, field)
     assert moved.dtype == labels.dtype
-    assert (moved == wanted).mean() > 0.999  # a place just between two voxels may be rounded either way
+    assert (moved == wanted).mean() > 0.999  # a position halfway between two voxels may be rounded either way
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_raw_and_labels_stay_together(seed):
-    """Both say where a voxel came from: raw values as numbers, labels by their digits."""
+    """Raw values and the digits of the labels encode where a voxel came from."""
     z, y, x = np.meshgrid(np.arange(4), np.arange(30), np.arange(30), indexing="ij")
     labels = 10_000 * z + 100 * y + x + 1
     for number, axis in enumerate((z, y, x)):
@@ -58,16 +64,16 @@ def test_raw_and_labels_stay_together(seed):
 @pytest.mark.parametrize("shape", [(3, 8, 8), (3, 8, 12), (1, 1, 1)])
 def test_flips_and_turns_reach_every_place_and_change_no_value(shape):
     raw = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    chance = np.random.default_rng(0)
-    seen = [Augmentation(alpha=0).apply(raw, raw.astype(int), chance) for _ in range(60)]
+    generator = np.random.default_rng(0)
+    seen = [Augmentation(alpha=0).apply(raw, raw.astype(int), generator) for _ in range(60)]
     assert all(sorted(each.flat) == sorted(raw.flat) and each.shape == shape for each, _ in seen)
     assert all((each == labels).all() for each, labels in seen)
     places = {each.tobytes() for each, _ in seen}
     assert len(places) == {(3, 8, 8): 16, (3, 8, 12): 8, (1, 1, 1): 1}[shape]
 
 
-def test_nothing_is_nothing():
+def test_no_augmentation_changes_nothing():
     raw = np.random.default_rng(0).random((2, 3, 4), np.float32)
-    moved, labels = NONE.apply(raw, raw > 0.5, np.random.default_rng(0))
+    moved, labels = NO_AUGMENTATION.apply(raw, raw > 0.5, np.random.default_rng(0))
     assert (moved == raw).all()
     assert (labels == (raw > 0.5)).all()

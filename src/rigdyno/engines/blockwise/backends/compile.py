@@ -1,4 +1,4 @@
-"""torch.compile with frozen weights; each shape takes a minute to prepare."""
+"""The backend `compile`: torch.compile with frozen weights, which takes a minute to prepare for each shape."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rigdyno.engines.blockwise.backends import Floats
-from rigdyno.engines.blockwise.backends._exported import exported
-from rigdyno.engines.blockwise.backends._refusing import one_line
+from rigdyno.engines.blockwise.backends import Floats, export_model, shorten_errors
 from rigdyno.engines.blockwise.boxes import Zyx
 from rigdyno.engines.blockwise.network.model import Model
 
@@ -21,7 +19,7 @@ class Compiled:
 
     def __init__(self, model: Model, device: str) -> None:
         self.model, self.device = model, device
-        model.place(device)
+        model.move_to(device)
         self._ready: dict[tuple[Zyx, Zyx], Callable[[Tensor], Tensor]] = {}
 
     @staticmethod
@@ -33,15 +31,15 @@ class Compiled:
     def predict(self, block: Floats, size: Zyx, halo: Zyx) -> Floats:
         from torch._inductor import config
 
-        # A compiler has many ways to fail, and no common name for them.
-        with torch.no_grad(), config.patch(freezing=True), one_line("torch.compile", size, (Exception,)):
+        # A compiler can fail in many ways, and its errors have no common base class.
+        with torch.no_grad(), config.patch(freezing=True), shorten_errors("torch.compile", size, (Exception,)):
             given = torch.from_numpy(block)[None].to(self.device)
             answer = self._compiled(size, halo)(given)[0]
             return np.ascontiguousarray(answer.float().cpu().numpy())
 
     def _compiled(self, size: Zyx, halo: Zyx) -> Callable[[Tensor], Tensor]:
         if (size, halo) not in self._ready:
-            module = exported(self.model, size, halo, self.device).module()
+            module = export_model(self.model, size, halo, self.device).module()
             self._ready[size, halo] = torch.compile(module, dynamic=False)
         return self._ready[size, halo]
 

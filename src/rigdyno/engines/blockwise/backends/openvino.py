@@ -1,4 +1,4 @@
-"""OpenVINO on CPUs, in float32."""
+"""The backend `openvino`: OpenVINO on CPUs, in float32."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rigdyno.engines.blockwise.backends import Floats
-from rigdyno.engines.blockwise.backends._exported import exported
-from rigdyno.engines.blockwise.backends._refusing import one_line
+from rigdyno.engines.blockwise.backends import Floats, export_model, shorten_errors
 from rigdyno.engines.blockwise.boxes import Zyx
 from rigdyno.engines.blockwise.network.model import Model
 
@@ -20,7 +18,7 @@ class OpenVino:
 
     def __init__(self, model: Model, device: str) -> None:
         self.model = model
-        model.place("cpu")
+        model.move_to("cpu")
         self._ready: dict[tuple[Zyx, Zyx], Any] = {}
 
     @staticmethod
@@ -30,7 +28,7 @@ class OpenVino:
         return None if device == "cpu" else f"OpenVINO is used on CPUs only, not on {device}"
 
     def predict(self, block: Floats, size: Zyx, halo: Zyx) -> Floats:
-        with one_line("OpenVINO", size, (Exception,)):
+        with shorten_errors("OpenVINO", size, (Exception,)):
             answer = self._compiled(size, halo)(block[None])
             return np.ascontiguousarray(answer[0][0])
 
@@ -38,8 +36,8 @@ class OpenVino:
         if (size, halo) not in self._ready:
             import openvino
 
-            program = openvino.convert_model(exported(self.model, size, halo, "cpu"))
-            # Otherwise it would calculate in bfloat16 where the processor can.
+            program = openvino.convert_model(export_model(self.model, size, halo, "cpu"))
+            # Otherwise OpenVINO would compute in bfloat16 where the processor supports it.
             settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
             self._ready[size, halo] = openvino.Core().compile_model(program, "CPU", settings)
         return self._ready[size, halo]

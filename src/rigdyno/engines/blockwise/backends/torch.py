@@ -1,12 +1,11 @@
-"""torch as it is: channels last, folded norms, fused kernels, inference mode; there is nothing to prepare."""
+"""The backend `torch`: eager mode with channels last, folded norms and fused kernels; nothing to prepare."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from rigdyno.engines.blockwise.backends import Floats
-from rigdyno.engines.blockwise.backends._refusing import one_line
+from rigdyno.engines.blockwise.backends import Floats, shorten_errors
 from rigdyno.engines.blockwise.boxes import Zyx
 from rigdyno.engines.blockwise.network.model import Model
 
@@ -18,14 +17,14 @@ class Eager:
 
     def __init__(self, model: Model, device: str) -> None:
         self.model, self.device = model, device
-        model.place(device)
+        model.move_to(device)
 
     @staticmethod
     def why_not(device: str) -> str | None:
         return None
 
     def predict(self, block: Floats, size: Zyx, halo: Zyx) -> Floats:
-        with torch.inference_mode(), one_line("torch", size, NETWORK_ERRORS):
+        with torch.inference_mode(), shorten_errors("torch", size, NETWORK_ERRORS):
             given = torch.from_numpy(block)[None].to(self.device)
             answer = self.model.run(given, size, halo)[0]
             return np.ascontiguousarray(answer.float().cpu().numpy())

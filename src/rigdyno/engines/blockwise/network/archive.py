@@ -1,7 +1,7 @@
-"""Calls from a file of torch.export.save, read as data: nothing in it is executed.
+"""Read the operator calls of a network from a file of torch.export.save, without executing anything in it.
 
-torch.export.load unpickles parts of the file and evaluates expressions in it. Here the graph is read as the JSON that
-it is, weights as the raw bytes that they are, and only operators that we know by name are ever run.
+torch.export.load unpickles parts of the file and evaluates expressions in it. Here the graph is read as JSON, the
+weights as raw bytes, and only operators that are known by name are ever run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from rigdyno.engines.blockwise.errors import BadNetwork
-from rigdyno.engines.blockwise.network.calls import Call, Calls, Ref, first_line, readable
+from rigdyno.engines.blockwise.network.calls import Calls, OperatorCall, Ref, first_line, make_printable
 
 MOST_GRAPH_BYTES = 256 * 2**20
-MOST_REPEATED_BYTES = 2**26  # of tensors that repeat what is stored, as expanded ones do
-# Numbers of torch.export's own list of types.
+
+MOST_REPEATED_BYTES = 2**26  # for tensors that repeat stored elements, like expanded ones
+
+# Numbers from torch.export's list of types.
 TYPES = {
     1: torch.uint8,
     2: torch.int8,
@@ -34,18 +36,22 @@ TYPES = {
     12: torch.bool,
     13: torch.bfloat16,
 }
+
 EXPORT_AGAIN = "export it again with torch.export.save of torch 2.8 or later"
+
+_NAME_KEYS = ("parameter_name", "buffer_name", "tensor_constant_name")
 
 
 def read_archive(path: Path) -> Calls:
+    """Read the calls of an exported network; raise BadNetwork if the file is damaged, hostile or unknown."""
     try:
         with zipfile.ZipFile(path) as file:
-            return _Archive(path, file).calls()
+            return _Archive(path, file).read_calls()
     except FileNotFoundError:
         raise BadNetwork(f"there is no file {path}") from None
     except (zipfile.BadZipFile, OSError, EOFError, struct.error) as error:
         raise BadNetwork(f"{path} isn't a file of torch.export.save, or is truncated: {first_line(error)}") from None
-    # RecursionError, which JSON nested too deeply raises, is a RuntimeError.
+    # RuntimeError includes the RecursionError that deeply nested JSON raises.
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError, OverflowError) as error:
         if isinstance(error, BadNetwork):
             raise
@@ -59,59 +65,59 @@ class _Archive:
         self.path, self.file = path, file
         self.size = path.stat().st_size
         self.root = PurePosixPath(file.namelist()[0]).parts[0]
-        self._read: dict[str, bytearray] = {}
+        self._entries: dict[str, bytearray] = {}
         self._copied = 0
 
-    def calls(self) -> Calls:
-        document = self._json("models/model.json")
+    def read_calls(self) -> Calls:
+        document = self._read_json("models/model.json")
         graph, signature = document["graph_module"]["graph"], document["graph_module"]["signature"]
         inputs = [
             spec["user_input"]["arg"]["as_tensor"]["name"] for spec in signature["input_specs"] if "user_input" in spec
         ]
         if any("user_output" not in spec for spec in signature["output_specs"]):
-            raise BadNetwork(f"{self.path} changes its own figures; call .eval() on the network before exporting it")
+            raise BadNetwork(f"{self.path} changes its own buffers; call .eval() on the network before exporting it")
         outputs = [spec["user_output"]["arg"]["as_tensor"]["name"] for spec in signature["output_specs"]]
         if len(inputs) != 1 or len(outputs) != 1:
             raise BadNetwork(
-                f"{self.path} takes {len(inputs)} and gives {len(outputs)} tensors; it must be one and one"
+                f"{self.path} takes {len(inputs)} and returns {len(outputs)} tensors; it must be one and one"
             )
         return Calls(
-            calls=tuple(_call(node) for node in graph["nodes"] if _gives_tensors(node)),
+            calls=tuple(_parse_call(node) for node in graph["nodes"] if _returns_tensors(node)),
             input=inputs[0],
             output=outputs[0],
-            constants=self._constants(signature["input_specs"]),
-            shapes={name: _sizes(meta) for name, meta in graph["tensor_values"].items()},
+            constants=self._read_constants(signature["input_specs"]),
+            shapes={name: _parse_sizes(meta) for name, meta in graph["tensor_values"].items()},
         )
 
-    def _constants(self, specs: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def _read_constants(self, specs: list[dict[str, Any]]) -> dict[str, Tensor]:
         constants = {}
-        weights = self._json("data/weights/model_weights_config.json")["config"]
-        others = self._json("data/constants/model_constants_config.json")["config"]
+        weights = self._read_json("data/weights/model_weights_config.json")["config"]
+        others = self._read_json("data/constants/model_constants_config.json")["config"]
         for spec in specs:
             ((kind, content),) = spec.items()
             if kind == "user_input":
                 continue
-            name = next((content[key] for key in _OWNERS if key in content), "")
+            name = next((content[key] for key in _NAME_KEYS if key in content), "")
             folder, entry = ("weights", weights[name]) if name in weights else ("constants", others[name])
-            constants[content["arg"]["name"]] = self._tensor(readable(name), folder, entry)
+            constants[content["arg"]["name"]] = self._read_tensor(make_printable(name), folder, entry)
         return constants
 
-    def _json(self, name: str) -> Any:
-        return json.loads(self._bytes(name, MOST_GRAPH_BYTES))
+    def _read_json(self, name: str) -> Any:
+        return json.loads(self._read_entry(name, MOST_GRAPH_BYTES))
 
-    def _tensor(self, name: str, folder: str, entry: dict[str, Any]) -> Tensor:
+    def _read_tensor(self, name: str, folder: str, entry: dict[str, Any]) -> Tensor:
         meta = entry["tensor_meta"]
         if entry.get("use_pickle") or meta is None:
             raise BadNetwork(f"{self.path}: '{name}' is stored as a pickle, which could run code; {EXPORT_AGAIN}")
         if meta["dtype"] not in TYPES:
             raise BadNetwork(f"{self.path}: '{name}' has a type that isn't known here")
-        kind, sizes = TYPES[meta["dtype"]], _sizes(meta)
+        kind, sizes = TYPES[meta["dtype"]], _parse_sizes(meta)
         strides = [int(stride["as_int"]) for stride in meta["strides"]]
         offset = int(meta["storage_offset"]["as_int"])
-        content = self._bytes(f"data/{folder}/{entry['path_name']}", self.size)
+        content = self._read_entry(f"data/{folder}/{entry['path_name']}", self.size)
         stored = len(content) // kind.itemsize
-        if not _lies_inside(sizes, strides, offset, stored):
-            raise BadNetwork(f"{self.path}: '{name}' says that it is {sizes}, and {stored} elements are stored")
+        if not _is_inside_storage(sizes, strides, offset, stored):
+            raise BadNetwork(f"{self.path}: '{name}' has the shape {sizes}, but {stored} elements are stored")
         if not prod(sizes):
             return torch.empty(sizes, dtype=kind)
         if prod(sizes) > stored:
@@ -122,29 +128,26 @@ class _Archive:
         return tensor.contiguous()
 
     def _require_room(self, name: str, taken: int) -> None:
-        """Together, copies take no more than the file; a few bytes in it could say that they are terabytes."""
+        """Limit the copies to the size of the file: a few hostile bytes could claim that a tensor has terabytes."""
         self._copied += taken
         if self._copied > self.size + MOST_REPEATED_BYTES:
-            raise BadNetwork(f"{self.path}: '{name}' is larger than what is stored of it")
+            raise BadNetwork(f"{self.path}: '{name}' is larger than its stored data")
 
-    def _bytes(self, name: str, most: int) -> bytearray:
-        """Tensors that share their memory are read once, so that together they take no more than the file does."""
-        if name not in self._read:
+    def _read_entry(self, name: str, most: int) -> bytearray:
+        """Read an entry once, so that tensors that share memory take no more than the file does."""
+        if name not in self._entries:
             entry = f"{self.root}/{name}"
             if entry not in self.file.NameToInfo:
-                raise BadNetwork(f"{self.path} has no {readable(name)}; {EXPORT_AGAIN}")
+                raise BadNetwork(f"{self.path} has no {make_printable(name)}; {EXPORT_AGAIN}")
             information = self.file.getinfo(entry)
-            # torch never compresses; what is compressed can grow without end.
+            # torch never compresses, and a compressed entry could expand without limit.
             if information.compress_type != zipfile.ZIP_STORED or information.file_size > min(most, self.size):
-                raise BadNetwork(f"{self.path}: {readable(name)} is compressed, or larger than it can be")
-            self._read[name] = bytearray(self.file.read(entry))
-        return self._read[name]
+                raise BadNetwork(f"{self.path}: {make_printable(name)} is compressed or too large")
+            self._entries[name] = bytearray(self.file.read(entry))
+        return self._entries[name]
 
 
-_OWNERS = ("parameter_name", "buffer_name", "tensor_constant_name")
-
-
-def _lies_inside(sizes: tuple[int, ...], strides: list[int], offset: int, stored: int) -> bool:
+def _is_inside_storage(sizes: tuple[int, ...], strides: list[int], offset: int, stored: int) -> bool:
     if len(sizes) != len(strides) or min(*sizes, *strides, offset, 0) < 0:
         return False
     if not prod(sizes):
@@ -153,19 +156,19 @@ def _lies_inside(sizes: tuple[int, ...], strides: list[int], offset: int, stored
     return last < stored
 
 
-def _gives_tensors(node: dict[str, Any]) -> bool:
-    """Sizes and checks of them give none, and nobody needs them here."""
+def _returns_tensors(node: dict[str, Any]) -> bool:
+    """Return whether a node returns tensors; sizes and checks of them aren't needed here."""
     return any(kind in output for output in node["outputs"] for kind in ("as_tensor", "as_tensors"))
 
 
-def _call(node: dict[str, Any]) -> Call:
-    operator = readable(node["target"].removeprefix("torch.ops."))
+def _parse_call(node: dict[str, Any]) -> OperatorCall:
+    operator = make_printable(node["target"].removeprefix("torch.ops."))
     outputs = node["outputs"]
     result = outputs[0]["as_tensor"]["name"] if len(outputs) == 1 and "as_tensor" in outputs[0] else ""
-    return Call(operator, {given["name"]: _value(given["arg"]) for given in node["inputs"]}, result)
+    return OperatorCall(operator, {given["name"]: _parse_argument(given["arg"]) for given in node["inputs"]}, result)
 
 
-def _value(argument: dict[str, Any]) -> Any:
+def _parse_argument(argument: dict[str, Any]) -> Any:
     ((kind, content),) = argument.items()
     if kind == "as_none":
         return None
@@ -176,12 +179,12 @@ def _value(argument: dict[str, Any]) -> Any:
     return content
 
 
-def _sizes(meta: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(_size(size) for size in meta["sizes"])
+def _parse_sizes(meta: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(_parse_size(size) for size in meta["sizes"])
 
 
-def _size(size: dict[str, Any]) -> int:
-    """One that may vary is taken as it was traced."""
+def _parse_size(size: dict[str, Any]) -> int:
+    """Return a size; for one that may vary, the value it was traced with."""
     if "as_int" in size:
         return int(size["as_int"])
     hint = size["as_expr"].get("hint") or {}

@@ -1,4 +1,4 @@
-"""A traced network as a list of calls of torch's operators; what a live module and an exported file have in common."""
+"""A traced network as a list of calls of torch's operators, from a live module or from an exported file."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_WORDS = 200  # characters of a reason: torch's go on for pages, and a file's names can be anything
+MOST_CHARACTERS = 200  # of a reason: torch's messages are pages long, and names in a file can be anything
 
 
 @dataclass(frozen=True)
 class Ref:
-    """The name of a tensor: a parameter, the input, or what an earlier call gave."""
+    """The name of a tensor: a parameter, the input, or the result of an earlier call."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Call:
-    """Of an operator that gives one tensor; those that only ask for sizes are left out."""
+class OperatorCall:
+    """A call of an operator that returns one tensor; calls that only ask for sizes are left out."""
 
     operator: str  # such as "aten.conv3d.default"
-    arguments: Mapping[str, Any]  # by the operator's own names; tensors as Ref
+    arguments: Mapping[str, Any]  # by the names in the operator's schema; tensors as Ref
     result: str
 
     @property
@@ -42,23 +42,23 @@ class Call:
 
 @dataclass(frozen=True)
 class Calls:
-    calls: tuple[Call, ...]
+    calls: tuple[OperatorCall, ...]
     input: str
     output: str
     constants: Mapping[str, Tensor]  # parameters and buffers
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # as they were traced; -1 where it isn't known
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # as traced; -1 if unknown
 
 
 def first_line(error: BaseException) -> str:
-    """A reason that fits into one line."""
-    return readable((str(error).strip().splitlines() or [type(error).__name__])[0])
+    """Return the first line of an error's message, shortened and printable."""
+    return make_printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
-def readable(text: str) -> str:
-    """Nothing that moves the cursor about."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_WORDS])
+def make_printable(text: str) -> str:
+    """Shorten a text, and replace control characters, which could move the cursor."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_CHARACTERS])
 
 
 def raw_bytes(tensor: Tensor) -> bytes:
-    """Of any type: numpy has no bfloat16."""
+    """Return the bytes of a tensor of any type; NumPy has no bfloat16."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

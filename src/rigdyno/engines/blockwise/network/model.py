@@ -1,4 +1,4 @@
-"""What the rest of the engine knows of a network."""
+"""The interface of a network that predicts blocks."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ class Model(Protocol):
     channels_in: int
     channels_out: int
     step: Zyx  # blocks begin at multiples of this
-    exact_halo: Zyx | None  # beyond this nothing counts; None: everything does
-    least_halo: Zyx  # what a network without padding uses up
-    bounded: bool  # the answer lies between 0 and 1
-    block_dependent: str | None  # why the answer depends on how the volume is cut
-    products_per_voxel: float  # multiply-adds, of a volume so large that its rim doesn't count
+    exact_halo: Zyx | None  # voxels farther away have no influence; None if the whole block has
+    least_halo: Zyx  # voxels that a network without padding loses at each side
+    bounded: bool  # True if the output is between 0 and 1
+    block_dependent: str | None  # why the output depends on how the volume is cut; None if it doesn't
+    products_per_voxel: float  # multiply-adds, for a volume so large that its border doesn't matter
 
     def read_box(self, size: Zyx, halo: Zyx) -> Box:
-        """What must be read for a block of this size, counted from its first voxel."""
+        """Return the box that must be read for a block of this size, relative to the block's first voxel."""
 
     def products(self, size: Zyx, halo: Zyx) -> int:
-        """Multiply-adds for one block."""
+        """Return the multiply-adds for one block."""
 
     def peak_bytes(self, size: Zyx, halo: Zyx) -> int:
-        """The most that its maps take together, the block that was read included."""
+        """Return the peak memory of all maps together, including the block that was read."""
 
     def run(self, block: Tensor, size: Zyx, halo: Zyx) -> Tensor:
-        """`block` is what `read_box` says, with a batch of one before it."""
+        """Predict one block from the voxels in `read_box`, with a batch dimension of one."""
 
-    def reference(self, block: Floats, size: Zyx, halo: Zyx) -> Floats:
-        """The same by the network as it was written, nothing folded or fused: what a backend must agree with."""
+    def predict_reference(self, block: Floats, size: Zyx, halo: Zyx) -> Floats:
+        """Predict the same with the original network, nothing folded or fused; backends are compared with it."""
 
-    def place(self, device: str) -> None:
-        """Moves the weights."""
+    def move_to(self, device: str) -> None:
+        """Move the weights to a device."""
 
     def identity(self) -> str:
-        """Changes with any weight and any layer."""
+        """Return a hash of all weights and layers."""

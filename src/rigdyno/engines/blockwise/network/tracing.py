@@ -1,4 +1,4 @@
-"""Calls from a live module, by torch.export: control flow is followed once, for a block of a fixed shape."""
+"""Trace the operator calls of a live module with torch.export, for a block of a fixed shape."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch import fx, nn
 
 from rigdyno.engines.blockwise.boxes import Zyx
 from rigdyno.engines.blockwise.errors import BadNetwork
-from rigdyno.engines.blockwise.network.calls import Call, Calls, Ref, first_line
+from rigdyno.engines.blockwise.network.calls import Calls, OperatorCall, Ref, first_line
 from rigdyno.engines.blockwise.network.maps import WrongShape
 
 
-def traced(module: nn.Module, channels: int, shape: Zyx) -> Calls:
+def trace_module(module: nn.Module, channels: int, shape: Zyx) -> Calls:
     example = torch.zeros(1, channels, *shape)
     try:
-        # What it has to say of a network that it can't trace goes on for pages.
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), _no_logs():
+        # torch prints pages about a network that it can't trace.
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), _silence_logs():
             warnings.simplefilter("ignore")
             program = torch.export.export(module.eval(), (example,))
     except Exception as error:
@@ -38,9 +38,9 @@ def traced(module: nn.Module, channels: int, shape: Zyx) -> Calls:
     inputs = [node.name for node in nodes if node.op == "placeholder" and node.name not in owners]
     outputs = [str(name) for name in signature.user_outputs]
     if len(inputs) != 1 or len(outputs) != 1:
-        raise BadNetwork(f"the network takes {len(inputs)} and gives {len(outputs)} tensors; it must be one and one")
+        raise BadNetwork(f"the network takes {len(inputs)} and returns {len(outputs)} tensors; it must be one and one")
     return Calls(
-        calls=tuple(_call(node) for node in nodes if node.op == "call_function" and _gives_tensors(node)),
+        calls=tuple(_make_call(node) for node in nodes if node.op == "call_function" and _returns_tensors(node)),
         input=inputs[0],
         output=outputs[0],
         constants={name: stored[owner].detach() for name, owner in owners.items()},
@@ -49,7 +49,7 @@ def traced(module: nn.Module, channels: int, shape: Zyx) -> Calls:
 
 
 @contextmanager
-def _no_logs() -> Iterator[None]:
+def _silence_logs() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -58,25 +58,29 @@ def _no_logs() -> Iterator[None]:
         logging.disable(before)
 
 
-def _call(node: fx.Node) -> Call:
+def _make_call(node: fx.Node) -> OperatorCall:
     schema = getattr(node.target, "_schema", None)
-    if schema is None:  # an operator of Python, such as picking from a tuple
-        return Call(str(node.target), {str(n): _value(value) for n, value in enumerate(node.args)}, node.name)
+    if schema is None:  # a Python operator, such as indexing a tuple
+        return OperatorCall(
+            str(node.target), {str(n): _convert_argument(value) for n, value in enumerate(node.args)}, node.name
+        )
     names = [argument.name for argument in schema.arguments]
     arguments = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    return Call(str(node.target), {name: _value(value) for name, value in arguments.items()}, node.name)
+    return OperatorCall(
+        str(node.target), {name: _convert_argument(value) for name, value in arguments.items()}, node.name
+    )
 
 
-def _value(value: Any) -> Any:
+def _convert_argument(value: Any) -> Any:
     if isinstance(value, fx.Node):
         return Ref(value.name)
     if isinstance(value, (list, tuple)):
-        return [_value(item) for item in value]
+        return [_convert_argument(item) for item in value]
     return value
 
 
-def _gives_tensors(node: fx.Node) -> bool:
-    """Sizes and checks of them give none, and nobody needs them here."""
+def _returns_tensors(node: fx.Node) -> bool:
+    """Return whether a node returns tensors; sizes and checks of them aren't needed here."""
     return any(isinstance(value, torch.Tensor) for value in torch.utils._pytree.tree_leaves(node.meta.get("val")))
 
 

@@ -1,20 +1,66 @@
-"""A 3D U-Net: two convolutions a level, max pooling down, nearest neighbour up, skips by concatenation."""
+"""Rigdyno's 3D U-Net, and files of its weights that also store the settings of the network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rigdyno.base.errors import MissingExtra
+from rigdyno.base.files import atomic_write
 from rigdyno.engines.blockwise.boxes import Zyx
+from rigdyno.engines.blockwise.errors import BadOutput
+
+SETTINGS = "unet3d"  # key of the settings in a .pt file, and in the header of a .safetensors file
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "leaky_relu": nn.LeakyReLU, "silu": nn.SiLU}
 
 
+def save_weights(path: Path, module: nn.Module, settings: Mapping[str, Any]) -> None:
+    """Save the weights together with the settings of the network, atomically."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    try:
+        with atomic_write(path) as file:
+            if path.suffix == ".safetensors":
+                _safetensors(Path(file.name), state, settings)
+            else:
+                torch.save({"state_dict": state, SETTINGS: dict(settings)}, file)
+    except (OSError, RuntimeError) as error:  # torch's own for a full disk
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise BadOutput(f"can't save {path}: {reason}") from error
+
+
+def _safetensors(path: Path, state: dict[str, torch.Tensor], settings: Mapping[str, Any]) -> None:
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        raise MissingExtra("writing .safetensors needs safetensors; pip install 'rigdyno[volume]'") from None
+    save_file(state, path, metadata={SETTINGS: json.dumps(dict(settings))})
+
+
+def settings_in(content: Any) -> dict[str, Any]:
+    """Return the settings in the content of a .pt file; empty if there are none."""
+    found = content.get(SETTINGS) if isinstance(content, dict) else None
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def settings_in_header(header: Mapping[str, str] | None) -> dict[str, Any]:
+    try:
+        return settings_in({SETTINGS: json.loads((header or {}).get(SETTINGS, "{}"))})
+    except ValueError:
+        return {}
+
+
 class UNet3d(nn.Module):
-    """`factor` is how much coarser each level is: (1, 3, 3) where slices are thick."""
+    """Two convolutions per level, max pooling down, nearest neighbour up, skips by concatenation.
+
+    `factor` is how much coarser each level is: (1, 3, 3) if slices are thick.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,9 @@
-"""What is read and what is written: OME-Zarr, N5 and HDF5 in, OME-Zarr out."""
+"""Read volumes as OME-Zarr, N5 and HDF5, and write OME-Zarr.
+
+One file for each format, and what they share. No network and no plan of blocks belongs here.
+"""
 
 from rigdyno.engines.blockwise.volumes.ome_zarr_output import OmeZarrOutput
-from rigdyno.engines.blockwise.volumes.opening import open_volume
-from rigdyno.engines.blockwise.volumes.reflect import read_reflected
+from rigdyno.engines.blockwise.volumes.reading import open_volume, read_reflected
 
 __all__ = ["OmeZarrOutput", "open_volume", "read_reflected"]

@@ -1,45 +1,89 @@
-"""What an audit found, in figures and in a sentence."""
+"""The claim of an engine, and the result of its audit.
+
+A claim is an epsilon at one delta, or at several points of the curve that the engine's accounting gives. Accounting
+that says 'epsilon 4.4 at delta 1e-5' also says 'epsilon 0.7 at delta 0.2'. The second is far easier to refute: it is
+about events that happen in every fifth run, not once in a hundred thousand.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from rigdyno.engines.dp.audit.claim import Point
+from rigdyno.engines.dp.errors import BadSetting
 
-SURE = 0.999  # beside the confidence that was asked for
+Curve = Callable[[float], float]
+
+CURVE_DELTAS = (0.01, 0.05, 0.2, 0.4, 0.6)
+
+SURE = 0.999  # confidence at which an audit ends early, unless a higher one was asked for
+
 LARGEST_EPSILON = 30.0
+
+
+class ClaimPoint(NamedTuple):
+    """Claims P(event with the canary) <= exp(epsilon) P(event without) + delta, and the same with both exchanged."""
+
+    epsilon: float
+    delta: float
+
+
+def parse_claim(claimed: float | Curve, delta: float) -> list[ClaimPoint]:
+    """Return the points of a claim, the one at `delta` first.
+
+    Of the further points with an epsilon of zero only the one with the smallest delta is kept: it implies the others.
+    """
+    check_probability("delta", delta)
+    if not callable(claimed):
+        return [_make_point(claimed, delta)]
+    points = [_make_point(claimed(each), each) for each in (delta, *CURVE_DELTAS)]
+    nothing = [point for point in points[1:] if point.epsilon == 0]
+    return [points[0], *(point for point in points[1:] if point.epsilon > 0), *nothing[:1]]
+
+
+def _make_point(epsilon: float, delta: float) -> ClaimPoint:
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
+        raise BadSetting(f"a claimed epsilon is a finite number, not negative; at delta {delta:g} it is {epsilon!r}")
+    return ClaimPoint(float(epsilon), delta)
+
+
+def check_probability(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise BadSetting(f"{name} must be at least 0 and below 1: {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What the runs show. Epsilon at `delta` is `lower_bound` or more; nothing here says that it isn't far more."""
+    """The result of an audit: epsilon at `delta` is at least `lower_bound`. It may be far larger."""
 
-    p_value: float  # of the claim: what it says is at most so likely to end like this, or worse
+    p_value: float  # largest probability of such a result, or a worse one, if the claim is true
     lower_bound: float
-    claimed: float  # at delta
+    claimed: float  # epsilon at delta
     delta: float
     confidence: float
-    runs: int  # that were made
+    runs: int  # number of runs made
     canaries: int
     method: str
-    refuted_point: Point  # the point of the claim that the runs speak against most
-    most_showable: float  # what as many runs would show of an engine without any privacy
+    refuted_point: ClaimPoint  # point of the claim with the strongest evidence against it
+    most_showable: float  # epsilon that as many runs would show for an engine without any privacy
     evidence: str  # what was counted
-    deterministic: bool  # all runs ended alike
+    deterministic: bool  # True if all runs had the same result
 
     @property
     def holds(self) -> bool:
-        """False: the claim is refuted, at the confidence that was asked for. True: it isn't, which proves nothing."""
+        """False if the claim is refuted at the requested confidence. True if it isn't, which proves nothing."""
         return not self.refuted(self.confidence)
 
     def refuted(self, confidence: float) -> bool:
+        """Return True if the claim is refuted at this confidence."""
         return self.p_value <= 1 - confidence
 
     def __str__(self) -> str:
-        return " ".join([self._verdict(), self._bound(), self.evidence + ".", *self._remark()])
+        return " ".join([self._describe_verdict(), self._describe_bound(), self.evidence + ".", *self._make_remarks()])
 
-    def _verdict(self) -> str:
+    def _describe_verdict(self) -> str:
         epsilon, delta = self.refuted_point
         how = f"by {self.method} (p {self.p_value:.2g})"
         if not self.holds:
@@ -51,30 +95,33 @@ class Audit:
             "nothing: an audit finds faults, not their absence."
         )
 
-    def _bound(self) -> str:
+    def _describe_bound(self) -> str:
         shown = f"At delta {self.delta:g}, epsilon is at least {self.lower_bound:.2f}"
         return (
             f"{shown} with {100 * self.confidence:.4g} % confidence; at most {self.most_showable:.2f} could be shown."
         )
 
-    def _remark(self) -> list[str]:
+    def _make_remarks(self) -> list[str]:
         same = "All runs ended alike: there is no noise, or the engine uses the same seed in every run."
         return [same] if self.deterministic else []
 
 
 def lower_bound(p_value: Callable[[float], float], claimed: float, confidence: float) -> float:
-    """The largest epsilon of a grid that is refuted together with all below it. Epsilons are tested from zero upwards
-    to the first that isn't refuted: only the test of the true one must not fail then, so nothing is to be corrected."""
+    """Return the largest epsilon of a grid that is refuted together with all smaller ones.
+
+    Epsilons are tested from zero upwards to the first that isn't refuted. Only the test of the true epsilon must not
+    fail, so no correction for multiple tests is needed.
+    """
     shown = 0.0
-    for epsilon in _grid(claimed):
+    for epsilon in _make_grid(claimed):
         if p_value(epsilon) > 1 - confidence:
             break
         shown = epsilon
     return shown
 
 
-def _grid(claimed: float) -> list[float]:
-    """Tenths to 2, then by twentieths of itself; the claim is among them, so that bound and verdict agree."""
+def _make_grid(claimed: float) -> list[float]:
+    """Return steps of 0.1 up to 2, then of 5 %. The claim is among them, so that bound and verdict agree."""
     grid = [0.0, *(tenth / 10 for tenth in range(1, 21))]
     while grid[-1] < LARGEST_EPSILON:
         grid.append(1.05 * grid[-1])

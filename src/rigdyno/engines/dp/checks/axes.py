@@ -1,6 +1,6 @@
-"""Which axis of a layer's inputs and answers is that of the samples: found by running with another number of samples.
+"""Find the sample axis of each layer's inputs and outputs, by running the network with two different batch sizes.
 
-Never by a length: a sequence, a mask or a table may be as long as the batch is large.
+A length alone doesn't identify it: a sequence, a mask or a table may be as long as the batch.
 """
 
 from __future__ import annotations
@@ -13,29 +13,31 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from rigdyno.engines.dp.checks.probing import Inputs, Probe
+from rigdyno.engines.dp.checks.probing import Inputs, NetworkProbe
 from rigdyno.engines.dp.errors import BadSetting, MixesSamples, PrivacyError
 
 Shape = tuple[int, ...]
-Signature = tuple[int, ...]  # the number of axes of each tensor of a call
+
+Signature = tuple[int, ...]  # number of axes of each tensor of a call
+
 UNCLEAR = -1
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Of each tensor of a call, and of each tensor of its answer; None: it carries no samples."""
+    """The sample axis of each input and output tensor of a call; None if a tensor carries no samples."""
 
-    given: tuple[int | None, ...]
-    answered: tuple[int | None, ...]
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
-class Call:
+class CallShapes:
     """The shapes of one call of one module."""
 
     module: nn.Module
-    given: tuple[Shape, ...]
-    answered: tuple[Shape, ...]
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
 
 
 def signature(tensors: Sequence[Tensor]) -> Signature:
@@ -49,72 +51,75 @@ def tensors_in(values: Any) -> list[Tensor]:
 Found = dict[nn.Module, dict[Signature, Axes]]
 
 
-def establish(probe: Probe, inputs: Inputs, modules: Sequence[nn.Module]) -> Found:
-    """By two runs."""
-    other = _another_number(inputs.samples)
-    here = _calls(probe, inputs, range(inputs.samples), modules)
+def find_axes(probe: NetworkProbe, inputs: Inputs, modules: Sequence[nn.Module]) -> Found:
+    """Find the sample axes of the modules' calls by two runs with different numbers of samples."""
+    other = _choose_other_rows(inputs.samples)
+    here = _record_calls(probe, inputs, range(inputs.samples), modules)
     try:
-        there = _calls(probe, inputs, other, modules)
+        there = _record_calls(probe, inputs, other, modules)
     except (RuntimeError, ValueError, IndexError, AssertionError) as reason:
         if isinstance(reason, PrivacyError):
             raise
         raise BadSetting(
             "the network can't be run with another number of samples, so it isn't known which of its inputs carry them "
-            f"({str(reason).splitlines()[0][:160]}); pass the samples first, and don't fix the size of a batch"
+            f"({str(reason).splitlines()[0][:160]}); pass the samples first, and don't fix the batch size"
         ) from None
-    return _compared(here, there, inputs.samples, len(other))
+    return _compare_calls(here, there, inputs.samples, len(other))
 
 
-def _another_number(samples: int) -> list[int]:
+def _choose_other_rows(samples: int) -> list[int]:
     return list(range(samples - 1)) if samples > 2 else [*range(samples), 0]
 
 
-def _calls(probe: Probe, inputs: Inputs, rows: Sequence[int], modules: Sequence[nn.Module]) -> list[Call]:
-    found: list[Call] = []
+def _record_calls(
+    probe: NetworkProbe, inputs: Inputs, rows: Sequence[int], modules: Sequence[nn.Module]
+) -> list[CallShapes]:
+    found: list[CallShapes] = []
 
-    def hear(module: nn.Module, args: Any, kwargs: Any, answer: Any) -> None:
-        found.append(Call(module, _shapes((args, kwargs)), _shapes(answer)))
+    def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        found.append(CallShapes(module, _list_shapes((args, kwargs)), _list_shapes(output)))
 
-    def work() -> None:
+    def run_network() -> None:
         for module in modules:
-            module.register_forward_hook(hear, with_kwargs=True, prepend=True)
-        args, kwargs = inputs.picked(list(rows))
+            module.register_forward_hook(record, with_kwargs=True, prepend=True)
+        args, kwargs = inputs.select(list(rows))
         with torch.no_grad():
             probe.network(*args, **kwargs)
 
-    probe.run(work)
+    probe.run(run_network)
     return found
 
 
-def _shapes(values: Any) -> tuple[Shape, ...]:
+def _list_shapes(values: Any) -> tuple[Shape, ...]:
     return tuple(tuple(tensor.shape) for tensor in tensors_in(values))
 
 
-def _compared(here: list[Call], there: list[Call], samples: int, others: int) -> Found:
+def _compare_calls(here: list[CallShapes], there: list[CallShapes], samples: int, others: int) -> Found:
     found: Found = {}
     for module in {call.module for call in here}:
         mine = [call for call in here if call.module is module]
         its = [call for call in there if call.module is module]
         for one, other in zip(mine, its, strict=False):
             axes = Axes(
-                _axes(one.given, other.given, samples, others), _axes(one.answered, other.answered, samples, others)
+                _find_axes(one.inputs, other.inputs, samples, others),
+                _find_axes(one.outputs, other.outputs, samples, others),
             )
-            known = found.setdefault(module, {}).setdefault(tuple(map(len, one.given)), axes)
+            known = found.setdefault(module, {}).setdefault(tuple(map(len, one.inputs)), axes)
             if known != axes:
                 raise MixesSamples(
-                    f"a {type(module).__name__} is called with the samples along different axes: make it two modules, "
-                    "or bring the samples to the first axis"
+                    f"a {type(module).__name__} is called with the samples along different axes: use two modules, "
+                    "or move the samples to the first axis"
                 )
     return found
 
 
-def _axes(here: tuple[Shape, ...], there: tuple[Shape, ...], samples: int, others: int) -> tuple[int | None, ...]:
+def _find_axes(here: tuple[Shape, ...], there: tuple[Shape, ...], samples: int, others: int) -> tuple[int | None, ...]:
     if len(here) != len(there):
         return (UNCLEAR,) * len(here)
-    return tuple(_axis(one, other, samples, others) for one, other in zip(here, there, strict=True))
+    return tuple(_find_axis(one, other, samples, others) for one, other in zip(here, there, strict=True))
 
 
-def _axis(here: Shape, there: Shape, samples: int, others: int) -> int | None:
+def _find_axis(here: Shape, there: Shape, samples: int, others: int) -> int | None:
     if len(here) != len(there):
         return UNCLEAR
     changed = [axis for axis, (one, other) in enumerate(zip(here, there, strict=True)) if one != other]
@@ -124,11 +129,12 @@ def _axis(here: Shape, there: Shape, samples: int, others: int) -> int | None:
     return changed[0] if fits else UNCLEAR
 
 
-def refuse_axis(layer: str, axis: int | None) -> None:
+def check_axis(layer: str, axis: int | None) -> None:
+    """Raise MixesSamples unless the samples are along the first or the second axis."""
     if axis is None:
         raise MixesSamples(
-            f"{layer} is given something that is the same for all samples, so that its gradient can't be told apart by "
-            "sample: give it one for each sample, such as positions.expand(batch, -1)"
+            f"{layer} gets an input that is the same for all samples, so its gradient can't be split by sample: pass "
+            "one input for each sample, such as positions.expand(batch, -1)"
         )
     if axis == UNCLEAR or axis > 1:
-        raise MixesSamples(f"{layer}: the samples aren't along the first axis of its input; bring them there")
+        raise MixesSamples(f"{layer}: the samples aren't along the first axis of its input; move them there")

@@ -1,9 +1,8 @@
-"""Per-sample weight gradients of convolutions, straight from the maps: no patches are written down.
+"""Per-sample weight gradients of convolutions, computed directly from the feature maps, without storing patches.
 
-A gradient is a product of matrices, of patches (places, taps) and output gradients (places, outputs). It is formed in
-tiles that stay in registers while the places go by: TAPS neighbouring taps, which lie side by side in a map with the
-channels innermost, times LANES outputs. Neither LLVM nor a library of matrix products does that by itself for matrices
-as small as these.
+A gradient is a matrix product of patches (positions, taps) and output gradients (positions, outputs). It is computed in
+tiles that stay in registers during the loop over positions: TAPS neighbouring taps, which are contiguous in a
+channels-last map, times LANES outputs. Neither LLVM nor a matrix library does that for matrices as small as these.
 """
 
 from __future__ import annotations
@@ -17,16 +16,20 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from rigdyno.engines.dp.kernels import Array, kernel
-from rigdyno.engines.dp.kernels.norms import SUMS
+from rigdyno.engines.dp.kernels.sums import SUMS
 
 LANES = 16 if binding.get_host_cpu_features().get("avx512f") else 8
-TAPS = 8  # so many sums are under way at once: a result takes 4 cycles, and up to two begin in each
+
+TAPS = 8  # independent sums: a result takes 4 cycles, and up to two operations begin in each
 
 
 @intrinsic
 def _tile(typing: Any, maps: Any, at: Any, given: Any, lane: Any, sums: Any, sums_at: Any, steps: Any) -> Any:
-    """sums[sums_at + tap * wide + l] = sum over rows and columns of maps[at + row * row_step + column * column_step +
-    tap] * given[(row * columns + column) * wide + lane + l]; `steps` are rows, columns, row_step, column_step, wide."""
+    """Compute sums[sums_at + tap * wide + l] = sum over rows and columns of maps[at + row * row_step + column *
+    column_step + tap] * given[(row * columns + column) * wide + lane + l].
+
+    `steps` are rows, columns, row_step, column_step, wide.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def data(number: int) -> Any:
@@ -42,7 +45,7 @@ def _tile(typing: Any, maps: Any, at: Any, given: Any, lane: Any, sums: Any, sum
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
         rows, columns, row_step, column_step, wide = cgutils.unpack_tuple(builder, arguments[6], 5)
         totals = [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * LANES)) for _ in range(TAPS)]
-        for total in totals:  # an alloca is made once for the whole function: the tile starts anew
+        for total in totals:  # an alloca is executed once per function: reset it for each tile
             builder.store(ir.Constant(vector, [0.0] * LANES), total)
         place = cgutils.alloca_once_value(builder, arguments[3])
         builder.store(arguments[3], place)
@@ -67,16 +70,19 @@ def _tile(typing: Any, maps: Any, at: Any, given: Any, lane: Any, sums: Any, sum
 
 @kernel(fastmath=SUMS)
 def weight_gradients(maps: Array, gradient: Array, per_sample: Array, squared: Array, steps: Array) -> None:
-    """Into `per_sample` (samples, kernel height, TAPS * n >= kernel width * channels, LANES * n >= outputs), which
-    has anything beyond the taps and zeros beyond the outputs; into `squared` its squared norm, a sample. `steps` are
-    stride and padding, each down and across, and kernel width * channels."""
+    """Compute per-sample weight gradients and their squared norms.
+
+    `per_sample` is (samples, kernel height, TAPS * n >= kernel width * channels, LANES * n >= outputs); its values
+    beyond the taps are undefined, those beyond the outputs are zero. `squared` gets the squared norm of each sample.
+    `steps` are stride and padding, each for height and width, and kernel width * channels.
+    """
     samples, height, width, channels = maps.shape
     rows, columns, outputs = gradient.shape[1:]
     down, padded_taps, wide = per_sample.shape[1:]
     line, taps = (width + 2 * steps[3]) * channels, steps[4]
     walk = (rows, columns, steps[0] * line, steps[1] * channels, wide)
     for sample in prange(samples):
-        # Copies, so that tiles may read on beyond the end of a row, and of the outputs.
+        # Copies with padding, so that tiles may read beyond the end of a row and of the outputs.
         seen = np.zeros((height + 2 * steps[2]) * line + TAPS, np.float32)
         for row in range(height):
             begin, values = (row + steps[2]) * line + steps[3] * channels, maps[sample, row].reshape(width * channels)
@@ -99,5 +105,5 @@ def weight_gradients(maps: Array, gradient: Array, per_sample: Array, squared: A
 
 
 def padded(taps: int, outputs: int) -> tuple[int, int]:
-    """What `weight_gradients` has room for instead."""
+    """Return the padded numbers of taps and outputs that `weight_gradients` needs."""
     return -(-taps // TAPS) * TAPS, -(-outputs // LANES) * LANES

@@ -1,8 +1,8 @@
-"""Depthwise convolutions over maps with the channels innermost; taps that only ever see padding cost nothing.
+"""Depthwise convolutions over channels-last maps. Taps that only ever see padding are skipped.
 
 Maps are (samples, height, width, channels), weights (kernel height, kernel width, channels). Every result is a sum of
-products that stays in registers until it is whole: an answer's over the taps, a weight's over the places, and that of
-the maps' gradient over the taps that have seen the place.
+products that stays in registers until it is complete: an output is a sum over the taps, a weight's gradient a sum over
+the positions, and a map's gradient a sum over the taps that have seen the position.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from numba import prange
 
 from rigdyno.engines.dp.kernels import Array, helper, kernel
 from rigdyno.engines.dp.kernels.group_norm import activate_again
-from rigdyno.engines.dp.kernels.lanes import LANES, dots_of
-from rigdyno.engines.dp.kernels.norms import SUMS
+from rigdyno.engines.dp.kernels.sums import LANES, SUMS, dots_of
 
 Walk = tuple[int, int, int, int, int, int]
-Sizes = tuple[int, int, int, int, int, int]  # of a map: down, across, channels; of an answer: down, across; taps across
+
+Sizes = tuple[
+    int, int, int, int, int, int
+]  # height, width, channels of a map; height, width of the output; taps across
 
 _four, _two, _single = dots_of(4), dots_of(2), dots_of(1)
 
 
 @helper(fastmath=SUMS)
 def _dots(one: Array, at: int, other: Array, other_at: int, found: Array, to: int, channels: int, walk: Walk) -> None:
-    """As `lanes.dots_of` has it, for all channels."""
+    """Compute the products of `sums.dots_of` for all channels."""
     c = 0
     while c + 4 * LANES <= channels:
         _four(one, at + c, other, other_at + c, found, to + c, walk)
@@ -45,7 +47,7 @@ def _dots(one: Array, at: int, other: Array, other_at: int, found: Array, to: in
 
 @helper()
 def _inside(start: int, step: int, size: int, first: int, last: int) -> tuple[int, int]:
-    """The first n from `first` to `last` for which start + n * step lies between 0 and size, and how many do."""
+    """Return the first n from `first` to `last` for which start + n * step is between 0 and size, and their number."""
     low = max(first, -(start // step))
     high = min(last, (size - 1 - start) // step + 1)
     return low, max(high - low, 0)
@@ -53,8 +55,11 @@ def _inside(start: int, step: int, size: int, first: int, last: int) -> tuple[in
 
 @helper()
 def _reaching(place: int, steps: tuple[int, ...], first: int, last: int, size: int) -> tuple[int, ...]:
-    """Of the taps that saw a place of the map: the first, how many, and how far apart they are; and the first one's
-    answer, and how far apart those are, backwards. `steps` are stride, padding, dilation."""
+    """Find the taps that saw a position of the map.
+
+    Return the first tap, their number and their distance, then the output of the first tap and the distance of the
+    outputs, which run backwards. `steps` are stride, padding, dilation.
+    """
     stride, padding, dilation = steps
     shared = np.gcd(stride, dilation)
     tap_step, answer_step = stride // shared, dilation // shared
@@ -71,7 +76,11 @@ def _reaching(place: int, steps: tuple[int, ...], first: int, last: int, size: i
 
 @kernel(fastmath=SUMS)
 def forward(maps: Array, weight: Array, out: Array, steps: Array) -> None:
-    """`steps` are stride, padding and dilation, then the first living tap and the last, each down and across."""
+    """Compute the convolution.
+
+    `steps` are stride, padding, dilation, the first living tap and the end of the living taps, each for height and
+    width. Living taps are those that ever see the map.
+    """
     samples, height, width, channels = maps.shape
     rows, columns, wide = out.shape[1], out.shape[2], weight.shape[1]
     taps = weight.reshape(weight.size)
@@ -92,7 +101,7 @@ def forward(maps: Array, weight: Array, out: Array, steps: Array) -> None:
 
 @helper(fastmath=SUMS)
 def _back(every: Array, given: Array, taps: Array, inner: Array, own: Array, sizes: Sizes, steps: Array) -> float:
-    """Of one sample: the map's gradient, the weight's, and the latter's squared norm."""
+    """Compute one sample's gradients of the map and of the weight, and return the squared norm of the latter."""
     height, width, channels, rows, columns, wide = sizes
     living = steps[9] - steps[7]
     for i in range(steps[6], steps[8]):
@@ -125,8 +134,8 @@ def _back(every: Array, given: Array, taps: Array, inner: Array, own: Array, siz
 def backward(
     maps: Array, gradient: Array, weight: Array, back: Array, per_sample: Array, squared: Array, steps: Array
 ) -> None:
-    """Into `back` the maps' gradient, into `per_sample` (samples, living taps down, across, channels) the weight's, a
-    sample, and into `squared` its squared norm."""
+    """Compute the maps' gradient into `back`, the weight's per-sample gradients into `per_sample` (samples, living taps
+    down, across, channels), and their squared norms into `squared`."""
     samples, height, width, channels = maps.shape
     sizes = (height, width, channels, gradient.shape[1], gradient.shape[2], weight.shape[1])
     taps, size, given_size = weight.reshape(weight.size), height * width * channels, sizes[3] * sizes[4] * channels
@@ -142,8 +151,10 @@ def backward_again(
     rows: Array, gradient: Array, weight: Array, back: Array, per_sample: Array, squared: Array, steps: Array,
     scale: Array, shift: Array, mean: Array, rstd: Array, after: int,
 ) -> None:  # fmt: skip
-    """The same, where the maps are what GroupNorm makes of `rows`: they are made once more, a sample at a time, which
-    stays within the processor's cache."""
+    """Compute the same as `backward`, for maps that are GroupNorm's output for `rows`.
+
+    They are computed again, one sample at a time, which stays within the processor's cache.
+    """
     samples, height, width, channels = back.shape
     sizes = (height, width, channels, gradient.shape[1], gradient.shape[2], weight.shape[1])
     taps, size, given_size = weight.reshape(weight.size), height * width * channels, sizes[3] * sizes[4] * channels

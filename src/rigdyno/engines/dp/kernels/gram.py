@@ -1,7 +1,7 @@
-"""Norms of sums of outer products by the products of all pairs of rows, each pair once.
+"""Norms of sums of outer products, from the dot products of all pairs of rows, each pair once.
 
-Pairs are formed in squares of SIDE x SIDE, whose sums stay in registers while the rows go by: every value that is
-loaded serves SIDE products. Neither the matrices of products nor their second halves are ever written down.
+Pairs are computed in squares of SIDE x SIDE, whose sums stay in registers during the loop over a row: every value that
+is loaded is used in SIDE products. The Gram matrices are never stored, and only half of their values are computed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from numba.extending import intrinsic
 
 from rigdyno.engines.dp.kernels import Array, helper, kernel
 from rigdyno.engines.dp.kernels.convolution import LANES
-from rigdyno.engines.dp.kernels.norms import FLUSHED, SUMS
+from rigdyno.engines.dp.kernels.sums import FLUSHED, SUMS
 
-SIDE = 4 if LANES == 16 else 3  # as many sums and values as there are registers for
+SIDE = 4 if LANES == 16 else 3  # as large as the number of registers allows
+
 PAIRS = SIDE * SIDE
 
 
 @intrinsic
 def _dots(typing: Any, rows: Any, starts: Any, other_starts: Any, length: Any, sums: Any) -> Any:
-    """sums[i * SIDE + j] = the product of the rows that begin at starts[i] and other_starts[j], up to `length`, a
-    multiple of LANES."""
+    """Compute sums[i * SIDE + j] = the dot product of the rows that begin at starts[i] and other_starts[j], up to
+    `length`, a multiple of LANES."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def data(number: int) -> Any:
@@ -40,7 +41,7 @@ def _dots(typing: Any, rows: Any, starts: Any, other_starts: Any, length: Any, s
         add_up = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}f32")
         lines = [cgutils.unpack_tuple(builder, arguments[number], SIDE) for number in (1, 2)]
         totals = [cgutils.alloca_once_value(builder, nothing) for _ in range(PAIRS)]
-        for total in totals:  # an alloca is made once for the whole function: the square starts anew
+        for total in totals:  # an alloca is executed once per function: reset it for each square
             builder.store(nothing, total)
 
         def loaded(start: Any, index: Any) -> Any:
@@ -64,7 +65,7 @@ if SIDE == 4:
 
     @helper()
     def _starts(first: int, terms: int, width: int) -> tuple[int, ...]:
-        """Of the rows from `first` on; beyond the last row it is the last one again."""
+        """Return where SIDE rows from `first` on begin; rows beyond the last one are replaced by the last one."""
         last = terms - 1
         return first * width, min(first + 1, last) * width, min(first + 2, last) * width, min(first + 3, last) * width
 
@@ -78,7 +79,7 @@ else:
 
 @helper(fastmath=SUMS)
 def _square(rows: Array, width: int, terms: int, s: int, t: int, sums: Array) -> None:
-    """Of the rows from s and from t on."""
+    """Compute the dot products of SIDE rows from s on with SIDE rows from t on."""
     starts, other_starts, whole = _starts(s, terms, width), _starts(t, terms, width), width // LANES * LANES
     _dots(rows, starts, other_starts, whole, sums)
     if whole < width:
@@ -90,8 +91,11 @@ def _square(rows: Array, width: int, terms: int, s: int, t: int, sums: Array) ->
 
 @kernel(fastmath=SUMS)
 def gram(inputs: Array, gradients: Array, found: Array, slack: float) -> None:
-    """Of sum_t g_t x_t'; `slack` times the rows' own size is added, since pairs cancel. A single row has no pairs:
-    only what its squares have lost is added."""
+    """Compute the squared norms of sum_t g_t x_t' for each sample.
+
+    `slack` times the rows' sums of squares is added, since pairs cancel. A single row has no pairs: only what its
+    squares may have lost by underflow is added.
+    """
     samples, terms, width = inputs.shape
     height = gradients.shape[2]
     lost = FLUSHED * terms if terms == 1 else FLUSHED / slack * terms

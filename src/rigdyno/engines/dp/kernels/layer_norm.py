@@ -1,4 +1,4 @@
-"""LayerNorm's way back over (samples, positions, features), in one pass; per-sample gradients fall out of it."""
+"""Backward of LayerNorm over (samples, positions, features), in one pass, with per-sample gradients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numba import prange
 
 from rigdyno.engines.dp.kernels import Array, kernel
-from rigdyno.engines.dp.kernels.norms import SUMS
+from rigdyno.engines.dp.kernels.sums import SUMS
 
 ZERO = np.float32(0.0)
 
@@ -23,8 +23,8 @@ def backward(
     shifts: Array,
     squared: Array,
 ) -> None:
-    """Into `back` the rows' gradient; into `scales` and `shifts`, (samples, features), those of scale and shift; into
-    `squared`, (2, samples), their squared norms. Mean and rstd are (samples, positions)."""
+    """Compute the rows' gradient into `back`, the per-sample gradients of scale and shift into `scales` and `shifts`
+    (samples, features), and their squared norms into `squared` (2, samples). Mean and rstd are (samples, positions)."""
     samples, positions, features = rows.shape
     for sample in prange(samples):
         by_scale, by_shift = scales[sample], shifts[sample]

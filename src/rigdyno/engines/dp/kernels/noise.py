@@ -1,12 +1,12 @@
-"""Gaussian noise in one pass over a buffer: ChaCha for the bits, Box and Muller for the shape.
+"""Gaussian noise in one pass over a buffer: bits by ChaCha, normals by Box and Muller.
 
-No operation here is left to a library or to the compiler's liberty: a key gives the same noise on every machine, with
-any number of threads. Buffers are worked on in tiles: LANES blocks of ChaCha side by side, so that vector
+No operation here depends on a library or on the compiler's optimisations: a key gives the same noise on every machine,
+with any number of threads. Buffers are processed in tiles of LANES ChaCha blocks side by side, so that vector
 instructions work on 8 or 16 of them at once. The first half of a tile's words are angles, the second half radii.
 
-64 bits make a pair of normals: 31 for the radius, one for its sign, 32 for the angle. The angle's bits, its finer half
-first, also go on where the radius' 31 end: so it has 62, and reaches 9.3 sigma. The two depend on one another only in
-where a pair lies within a cell of 2^-31, of the radius' probability, by 2^-16 of a turn.
+64 bits make a pair of normals: 31 for the radius, one for its sign, 32 for the angle. The angle's bits, the lower half
+first, also extend the radius from 31 to 62 bits, so that it reaches 9.3 sigma. Radius and angle depend on one another
+only in where a pair is within a cell of 2^-31 of the radius' probability, by 2^-16 of a turn.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ from numba import prange
 from rigdyno.engines.dp.kernels import Array, helper, inlined, kernel
 
 LANES = 32
+
 TILE = 16 * LANES
+
 PAIRS = TILE // 2
-CHUNK = 32 * TILE  # of one thread at a time
+
+CHUNK = 32 * TILE  # values that a thread processes at a time
 
 Word = Any  # np.uint32, which mypy and Numba add up differently
+
 Real = Any
+
 State = tuple[Word, ...]
 
 SIGMA0, SIGMA1, SIGMA2, SIGMA3 = np.frombuffer(b"expand 32-byte k", "<u4")
@@ -66,7 +71,7 @@ def _double_round(state: State) -> State:
 
 @inlined
 def _twenty_rounds(state: State) -> State:
-    """Of RFC 8439. Not a loop: LLVM makes vectors of the loop around this only if there is none inside."""
+    """Apply 20 rounds of RFC 8439. They aren't a loop: LLVM vectorises the outer loop only if it has none inside."""
     state = _double_round(_double_round(_double_round(_double_round(_double_round(state)))))
     return _double_round(_double_round(_double_round(_double_round(_double_round(state)))))
 
@@ -87,8 +92,8 @@ def _store_four(words: Array, lane: int, first: int, old: State, new: State) -> 
 def keystream_of(mix: Callable[[State], State]) -> Callable[[Array, Array, int, int], None]:
     @helper()
     def fill(words: Array, key: Array, call: int, first_block: int) -> None:
-        """LANES blocks, numbered in 64 bits, of the call that the nonce's 64 bits number: Bernstein's own layout, in
-        which neither runs out. Word w of block l comes to w * LANES + l."""
+        """Compute LANES blocks. The block counter and the nonce, which is the number of the call, have 64 bits each:
+        Bernstein's original layout, in which neither runs out. Word w of block l is stored at w * LANES + l."""
         sigma = (SIGMA0, SIGMA1, SIGMA2, SIGMA3)
         key_low, key_high = (key[0], key[1], key[2], key[3]), (key[4], key[5], key[6], key[7])
         call_low, call_high = np.uint32(call), np.uint32(call >> 32)
@@ -105,13 +110,14 @@ def keystream_of(mix: Callable[[State], State]) -> Callable[[Array, Array, int, 
 
 
 fill_with_keystream = keystream_of(_twenty_rounds)
-# For noise that repeats with its seed, and so is no secret: nobody has told these bits from chance either.
+
+# For noise that repeats with its seed, and so isn't secret. No attack distinguishes these bits from random ones either.
 fill_with_short_keystream = keystream_of(_eight_rounds)
 
 
 @inlined
 def split_single(u: Real) -> tuple[np.int32, Real]:
-    """u = mantissa * 2**exponent, with the mantissa between the roots of 1/2 and of 2."""
+    """Split u into mantissa * 2**exponent, with the mantissa between sqrt(1/2) and sqrt(2)."""
     bits = np.float32(u).view(np.int32)
     exponent = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
     return exponent, np.int32(bits - np.int32(exponent << np.int32(23))).view(np.float32)
@@ -126,7 +132,7 @@ def split_double(u: Real) -> tuple[np.int32, Real]:
 
 @inlined
 def _power_series(x: Real, coefficients: tuple[Real, ...]) -> Real:
-    """From the highest power down."""
+    """Evaluate a polynomial; its coefficients begin with that of the highest power."""
     total = coefficients[0]
     for i in range(1, len(coefficients)):
         total = total * x + coefficients[i]
@@ -134,8 +140,10 @@ def _power_series(x: Real, coefficients: tuple[Real, ...]) -> Real:
 
 
 def log_in(real: type, split: Callable[[Real], tuple[np.int32, Real]], terms: int) -> Callable[[Real, Real], Real]:
-    """log(u) = exponent * log(2) + 2 artanh(f / (2 + f)) with the mantissa as 1 + f. `below_one` is u - 1: near one the
-    caller knows it better than subtraction does."""
+    """Make log(u) = exponent * log(2) + 2 artanh(f / (2 + f)), with the mantissa 1 + f.
+
+    The compiled function also takes `below_one` = u - 1, which near one is more exact than a subtraction.
+    """
     log2, one, two, none = real(log(2)), real(1), real(2), np.int32(0)
     series = tuple(real(1 / (2 * k + 1)) for k in reversed(range(terms)))
 
@@ -150,7 +158,7 @@ def log_in(real: type, split: Callable[[Real], tuple[np.int32, Real]], terms: in
 
 
 def cos_sin_in(real: type, terms: int) -> Callable[[Real], tuple[Real, Real]]:
-    """From -pi/4 to pi/4, where Taylor's series settle fast."""
+    """Make a function that returns cos and sin from -pi/4 to pi/4, where Taylor series converge fast."""
     cos_series = tuple(real((-1) ** k / factorial(2 * k)) for k in reversed(range(terms)))
     sin_series = tuple(real((-1) ** k / factorial(2 * k + 1)) for k in reversed(range(terms)))
 
@@ -181,7 +189,8 @@ def turned_in(real: type, cos_sin_of: Callable[[Real], tuple[Real, Real]]) -> Ca
 
     @helper()
     def turn(words: Array, normals: Array) -> None:
-        """An eighth of a turn to either side of an axis, which bits choose, in a direction that a bit chooses."""
+        """Turn squared radii into pairs of normals. Bits choose an axis, a sign, and an angle of up to an eighth of a
+        turn to either side of the axis."""
         angles, radii, across, along = words[:PAIRS], words[PAIRS:], normals[:PAIRS], normals[PAIRS:]
         for i in range(PAIRS):
             angle, length = angles[i], np.sqrt(across[i])
@@ -194,10 +203,13 @@ def turned_in(real: type, cos_sin_of: Callable[[Real], tuple[Real, Real]]) -> Ca
     return turn
 
 
-# So many terms that what is left out is below half a unit of the last digit.
+# Enough terms that the truncation error is below half a unit in the last place.
 log_single, log_double = log_in(np.float32, split_single, 5), log_in(np.float64, split_double, 10)
+
 cos_sin_single, cos_sin_double = cos_sin_in(np.float32, 5), cos_sin_in(np.float64, 9)
+
 _radii_single, _radii_double = squared_radii_in(np.float32, log_single), squared_radii_in(np.float64, log_double)
+
 _turn_single, _turn_double = turned_in(np.float32, cos_sin_single), turned_in(np.float64, cos_sin_double)
 
 
@@ -227,7 +239,7 @@ def _add_up(total: Array, normals: Array) -> None:
 
 @kernel()
 def release_single(buffer: Array, key: Array, call: int, std: float, factor: float) -> None:
-    """buffer = (buffer + std * noise) * factor, with noise of single precision."""
+    """Compute buffer = (buffer + std * noise) * factor, with noise of single precision."""
     for chunk in prange(-(-len(buffer) // CHUNK)):
         words, normals = np.empty(TILE, np.uint32), np.empty(TILE, np.float32)
         for start in range(chunk * CHUNK, min(chunk * CHUNK + CHUNK, len(buffer)), TILE):
@@ -238,7 +250,8 @@ def release_single(buffer: Array, key: Array, call: int, std: float, factor: flo
 
 @kernel()
 def release_double(buffer: Array, key: Array, call: int, std: float, factor: float, draws: int) -> None:
-    """With noise of double precision, each value the sum of that many normals, which the caller's `std` allows for."""
+    """Compute the same with noise of double precision. Each value is the sum of `draws` normals; the caller scales
+    `std` accordingly."""
     for chunk in prange(-(-len(buffer) // CHUNK)):
         words, normals, total = np.empty(TILE, np.uint32), np.empty(TILE), np.empty(TILE)
         for start in range(chunk * CHUNK, min(chunk * CHUNK + CHUNK, len(buffer)), TILE):

@@ -1,4 +1,4 @@
-"""nn.LayerNorm: the scale's gradient is the normalised input times the output's gradient, summed over positions."""
+"""Rule for nn.LayerNorm: the scale's gradient is the sum over positions of normalised input times output gradient."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 
-from rigdyno.engines.dp.contributions import as_rows
-from rigdyno.engines.dp.layers import Layer, LayerCall
-from rigdyno.engines.dp.layers._positions import tell_scale_and_shift
+from rigdyno.engines.dp.gradients.contributions import as_rows
+from rigdyno.engines.dp.layers import LayerCall, PrivateLayer, report_scale_and_shift
 
 
-class Rule(Layer):
+class Rule(PrivateLayer):
     handles = (nn.LayerNorm,)
     any_axis = True
 
@@ -43,7 +42,7 @@ class _LayerNorm(Function):
         module = ctx.call.module
         if len(ctx.shape) == 1 and module.bias is not None and ctx.call.layer.kernels_fit(inputs):
             return _backward_by_kernel(ctx.call, inputs, gradient, mean, rstd), None, None
-        tell_scale_and_shift(ctx.call, (inputs - mean) * rstd, gradient, len(ctx.shape))
+        report_scale_and_shift(ctx.call, (inputs - mean) * rstd, gradient, len(ctx.shape))
         if not ctx.needs_input_grad[0]:
             return None, None, None
         wanted = [True, False, False]

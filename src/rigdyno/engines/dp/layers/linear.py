@@ -1,4 +1,4 @@
-"""nn.Linear: outer products of inputs and output gradients."""
+"""Rule for nn.Linear: the weight's gradients are outer products of inputs and output gradients."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from rigdyno.engines.dp.contributions import Outer, PerSample, as_rows
-from rigdyno.engines.dp.layers import Affine, Layer, LayerCall
+from rigdyno.engines.dp.gradients.contributions import Outer, PerSample, as_rows
+from rigdyno.engines.dp.layers import Affine, LayerCall, PrivateLayer
 
 
-class Rule(Layer):
+class Rule(PrivateLayer):
     handles = (nn.Linear, NonDynamicallyQuantizableLinear)
     any_axis = True
 
@@ -23,25 +23,25 @@ class Rule(Layer):
         return private_linear(self, inputs, (module.weight, module.bias))
 
 
-def private_linear(layer: Layer, inputs: Tensor, parameters: Affine) -> Tensor:
+def private_linear(layer: PrivateLayer, inputs: Tensor, parameters: Affine) -> Tensor:
     call = layer.call(inputs)
     return _Linear.apply(inputs, call.anchor, call, parameters)  # type: ignore[no-any-return]
 
 
 def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """rows times the weight's transpose, into `out`: an answer that is a view could not be changed in place."""
+    """Compute rows times the weight's transpose into `out`: an output that is a view couldn't be changed in place."""
     if bias is None:
         torch.mm(rows, weight.T, out=out)
     else:
         torch.addmm(bias, rows, weight.T, out=out)
 
 
-def tell_linear(call: LayerCall, inputs: Tensor, gradient: Tensor, parameters: Affine) -> None:
-    """Both (samples, T, features)."""
+def report_linear(call: LayerCall, inputs: Tensor, gradient: Tensor, parameters: Affine) -> None:
+    """Report the gradients of weight and bias. `inputs` and `gradient` are (samples, T, features)."""
     weight, bias = parameters
-    if call.trained(weight):
+    if call.is_trained(weight):
         call.add(weight, Outer(inputs, gradient))
-    if bias is not None and call.trained(bias):
+    if bias is not None and call.is_trained(bias):
         call.add(bias, PerSample(gradient.squeeze(1) if gradient.shape[1] == 1 else gradient.sum(dim=1)))
 
 
@@ -59,6 +59,6 @@ class _Linear(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (inputs,) = ctx.saved_tensors
-        tell_linear(ctx.call, as_rows(inputs), as_rows(gradient), ctx.parameters)
+        report_linear(ctx.call, as_rows(inputs), as_rows(gradient), ctx.parameters)
         weight, _ = ctx.parameters
         return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None

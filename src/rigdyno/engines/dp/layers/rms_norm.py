@@ -1,4 +1,4 @@
-"""nn.RMSNorm."""
+"""Rule for nn.RMSNorm."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 
-from rigdyno.engines.dp.layers import Layer, LayerCall
-from rigdyno.engines.dp.layers._positions import tell_scale_and_shift
+from rigdyno.engines.dp.layers import LayerCall, PrivateLayer, report_scale_and_shift
 
 
-class Rule(Layer):
+class Rule(PrivateLayer):
     handles = (nn.RMSNorm,)
     any_axis = True
 
@@ -39,7 +38,7 @@ class _RMSNorm(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         normalised, rstd = ctx.saved_tensors
         weight = ctx.call.module.weight
-        tell_scale_and_shift(ctx.call, normalised, gradient, len(ctx.axes))
+        report_scale_and_shift(ctx.call, normalised, gradient, len(ctx.axes))
         scaled = gradient if weight is None else gradient * weight
         along = (scaled * normalised).mean(dim=ctx.axes, keepdim=True)
         return (scaled - normalised * along) * rstd, None, None

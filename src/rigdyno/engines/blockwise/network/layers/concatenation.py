@@ -1,4 +1,4 @@
-"""Channels of several maps, one after the other."""
+"""Concatenation of several maps along their channels."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx
-from rigdyno.engines.blockwise.network.layers.layer import Taken, any_planar, cropped
-from rigdyno.engines.blockwise.network.spans import Span, common
+from rigdyno.engines.blockwise.boxes import Box, Span, Zyx, intersection
+from rigdyno.engines.blockwise.network.layers.layer import MemoryUse, any_planar, crop
 
 
 @dataclass(frozen=True)
@@ -21,20 +20,20 @@ class Concatenation:
     def channels(self) -> int:
         return sum(self.widths)
 
-    def needs(self, axis: int, wanted: Span) -> list[Span]:
+    def find_needed(self, axis: int, wanted: Span) -> list[Span]:
         return [wanted] * len(self.widths)
 
-    def gives(self, axis: int, given: Sequence[Span]) -> Span:
-        return common(given)
+    def find_output(self, axis: int, given: Sequence[Span]) -> Span:
+        return intersection(given)
 
     def scale(self, axis: int) -> tuple[int, int]:
         return 1, 1
 
     def run(self, inputs: Sequence[Tensor], places: Sequence[Box], wanted: Box) -> Tensor:
-        return torch.cat([cropped(tensor, place, wanted) for tensor, place in zip(inputs, places, strict=True)], 1)
+        return torch.cat([crop(tensor, place, wanted) for tensor, place in zip(inputs, places, strict=True)], 1)
 
-    def takes(self, places: Sequence[Box], wanted: Box, given: Sequence[Taken]) -> Taken:
-        return Taken(self.channels * wanted.voxels, planar=any_planar(given))
+    def estimate_memory(self, places: Sequence[Box], wanted: Box, given: Sequence[MemoryUse]) -> MemoryUse:
+        return MemoryUse(self.channels * wanted.voxels, planar=any_planar(given))
 
-    def multiply_adds(self, shape: Zyx) -> int:
+    def count_multiply_adds(self, shape: Zyx) -> int:
         return 0

@@ -1,7 +1,7 @@
-"""The multiplying itself: oneDNN's fused kernels in channels-last order on CPUs, torch's own elsewhere.
+"""Kernels of convolutions: oneDNN's fused ones in channels-last order on CPUs, torch's own elsewhere.
 
-oneDNN can add to a sum that exists and apply the activation in the same pass; torch.compile reaches it through these
-operators, and calling them without compiling costs nothing to prepare.
+oneDNN can add to an existing sum and apply the activation in the same pass. torch.compile uses these operators for it;
+calling them directly needs no preparation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rigdyno.engines.blockwise.boxes import Zyx
-from rigdyno.engines.blockwise.network.layers.activation import Activation
+from rigdyno.engines.blockwise.network.layers.pointwise import Activation
 
 LAYOUT = torch.channels_last_3d
 
@@ -28,8 +28,8 @@ class Settings:
 
 
 @dataclass(eq=False)
-class Packed:
-    """A weight, and the order in which oneDNN wants it, made on first use."""
+class PackedWeight:
+    """A weight, and its copy in oneDNN's memory layout, made on first use."""
 
     weight: Tensor
     ready: Tensor | None = field(default=None, init=False)
@@ -55,7 +55,7 @@ class Packed:
         return self.ready
 
 
-def fused(tensor: Tensor) -> bool:
+def can_fuse(tensor: Tensor) -> bool:
     return bool(
         tensor.device.type == "cpu"
         and tensor.dtype == torch.float32
@@ -68,18 +68,18 @@ def fused(tensor: Tensor) -> bool:
 
 def convolve(
     tensor: Tensor,
-    packed: Packed,
+    packed: PackedWeight,
     bias: Tensor | None,
     settings: Settings,
     sum_so_far: Tensor | None,
-    then: Activation | None,
+    activation: Activation | None,
 ) -> Tensor:
-    if not fused(tensor):
-        return _plain(tensor, packed.weight, bias, settings, sum_so_far, then)
+    if not can_fuse(tensor):
+        return _convolve_unfused(tensor, packed.weight, bias, settings, sum_so_far, activation)
     tensor = tensor.contiguous(memory_format=LAYOUT)
     weight = packed.for_convolution(tensor, settings)
-    name = _fused_name(then, added=sum_so_far is not None)
-    numbers = list(then.numbers) if then and name else []
+    name = _fused_name(activation, added=sum_so_far is not None)
+    numbers = list(activation.numbers) if activation and name else []
     where = (settings.padding, settings.stride, settings.dilation, settings.groups)
     if sum_so_far is None:
         answer = torch.ops.mkldnn._convolution_pointwise(tensor, weight, bias, *where, name or "none", numbers, "")
@@ -87,18 +87,18 @@ def convolve(
         answer = torch.ops.mkldnn._convolution_pointwise_(
             sum_so_far, tensor, weight, bias, *where, "add", None, name, numbers, None
         )
-    return answer if name or not then else then.apply_(answer)
+    return answer if name or not activation else activation.apply_(answer)
 
 
-def _fused_name(then: Activation | None, *, added: bool) -> str | None:
-    """What can be done in the same pass: after adding to a sum, torch lets only this one through."""
-    if then is None or (added and then.name != "relu"):
+def _fused_name(activation: Activation | None, *, added: bool) -> str | None:
+    """Return oneDNN's name of an activation that can be fused; when adding to a sum, torch allows only ReLU."""
+    if activation is None or (added and activation.name != "relu"):
         return None
-    return then.fused_name
+    return activation.fused_name
 
 
-def deconvolve(tensor: Tensor, packed: Packed, bias: Tensor | None, settings: Settings, extra: Zyx) -> Tensor:
-    if not fused(tensor):
+def deconvolve(tensor: Tensor, packed: PackedWeight, bias: Tensor | None, settings: Settings, extra: Zyx) -> Tensor:
+    if not can_fuse(tensor):
         return functional.conv_transpose3d(
             tensor, packed.weight, bias, settings.stride, settings.padding, extra, settings.groups, settings.dilation
         )
@@ -109,17 +109,17 @@ def deconvolve(tensor: Tensor, packed: Packed, bias: Tensor | None, settings: Se
     return answer
 
 
-def _plain(
+def _convolve_unfused(
     tensor: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     settings: Settings,
     sum_so_far: Tensor | None,
-    then: Activation | None,
+    activation: Activation | None,
 ) -> Tensor:
     answer = functional.conv3d(
         tensor, weight, bias, settings.stride, settings.padding, settings.dilation, settings.groups
     )
     if sum_so_far is not None:
         answer = sum_so_far.add_(answer)
-    return then.apply_(answer) if then else answer
+    return activation.apply_(answer) if activation else answer

@@ -1,4 +1,4 @@
-"""What every layer answers."""
+"""The interface of a layer."""
 
 from __future__ import annotations
 
@@ -8,53 +8,54 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx
-from rigdyno.engines.blockwise.network.spans import Span
+from rigdyno.engines.blockwise.boxes import Box, Span, Zyx
 
 AXES = (0, 1, 2)  # z, y, x
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Floats in memory beside a layer's inputs."""
+class MemoryUse:
+    """Number of floats that a layer allocates in addition to its inputs.
 
-    kept: int  # with its answer: more than that where the answer is a part of something larger
-    beside: int = 0  # given back when it is done
-    # Either way the answer doesn't lie in memory as kernels want it, and they will copy it:
-    part: bool = False  # of something larger
-    planar: bool = False  # channel by channel, not voxel by voxel
+    Kernels must copy a map that is a view or planar, because its memory layout isn't the one they need.
+    """
+
+    kept: int  # for the output; more than its size if the output is a view
+    scratch: int = 0  # freed when the layer is done
+    is_view: bool = False  # the output is a part of a larger tensor
+    planar: bool = False  # the output is stored channel by channel, not voxel by voxel
 
 
-def any_planar(given: Sequence[Taken]) -> bool:
+def any_planar(given: Sequence[MemoryUse]) -> bool:
     return any(taken.planar for taken in given)
 
 
 class Layer(Protocol):
     @property
     def channels(self) -> int:
-        """Of what it gives."""
+        """Return the number of channels of the output."""
 
-    def needs(self, axis: int, wanted: Span) -> list[Span]:
-        """Of each input, the indices that the wanted ones of the answer depend on."""
+    def find_needed(self, axis: int, wanted: Span) -> list[Span]:
+        """Return, for each input, the indices that the wanted ones of the output depend on."""
 
-    def gives(self, axis: int, given: Sequence[Span]) -> Span:
-        """What the layer as it was written would answer, with its own padding, if it were given this much."""
+    def find_output(self, axis: int, given: Sequence[Span]) -> Span:
+        """Return the indices that the original layer, with its padding, would compute from these inputs."""
 
     def scale(self, axis: int) -> tuple[int, int]:
-        """(finer by, coarser by): (2, 1) for an upsampling by two."""
+        """Return how much finer and how much coarser the output is: (2, 1) for an upsampling by two."""
 
     def run(self, inputs: Sequence[Tensor], places: Sequence[Box], wanted: Box) -> Tensor:
-        """The wanted part of the answer; `places` say which part of each input is at hand."""
+        """Compute the wanted part of the output; `places` are the parts of the inputs that are given."""
 
-    def takes(self, places: Sequence[Box], wanted: Box, given: Sequence[Taken]) -> Taken:
-        """What `run` takes; `given` are its inputs."""
+    def estimate_memory(self, places: Sequence[Box], wanted: Box, given: Sequence[MemoryUse]) -> MemoryUse:
+        """Estimate the memory that `run` allocates; `given` is that of its inputs."""
 
-    def multiply_adds(self, shape: Zyx) -> int:
-        """For an answer of this shape."""
+    def count_multiply_adds(self, shape: Zyx) -> int:
+        """Return the multiply-adds for an output of this shape."""
 
 
-def cropped(tensor: Tensor, place: Box, wanted: Box) -> Tensor:
-    """A view of the wanted part, which lies inside of what is at hand."""
+def crop(tensor: Tensor, place: Box, wanted: Box) -> Tensor:
+    """Return a view of the wanted part of a tensor that covers `place`."""
     for axis in AXES:
         start, size = wanted.start[axis] - place.start[axis], wanted.shape[axis]
         if start or size != place.shape[axis]:

@@ -1,4 +1,7 @@
-"""Everything that looks at one voxel at a time: activations, sums, products, affine maps."""
+"""Pointwise layers, which look at one voxel at a time: activations, sums, products, affine maps.
+
+Some activations can be fused with a convolution, while its output is still in the cache.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,47 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
-from rigdyno.engines.blockwise.boxes import Box, Zyx
-from rigdyno.engines.blockwise.network.layers.activation import Activation
-from rigdyno.engines.blockwise.network.layers.layer import Taken, any_planar, cropped
-from rigdyno.engines.blockwise.network.spans import Span, common
+from rigdyno.engines.blockwise.boxes import Box, Span, Zyx, intersection
+from rigdyno.engines.blockwise.network.layers.layer import MemoryUse, any_planar, crop
+
+IN_PLACE: dict[str, Callable[..., Tensor]] = {
+    "relu": torch.relu_,
+    "leaky_relu": functional.leaky_relu_,
+    "hardtanh": functional.hardtanh_,
+    "elu": functional.elu_,
+    "sigmoid": torch.sigmoid_,
+    "tanh": torch.tanh_,
+    "silu": lambda tensor: functional.silu(tensor, inplace=True),
+    "gelu": lambda tensor: functional.gelu(tensor),
+    "hardswish": lambda tensor: functional.hardswish(tensor, inplace=True),
+}
+
+# Names of oneDNN's post-operations; it computes the other activations inaccurately or not at all.
+FUSED = {
+    "relu": "relu",
+    "leaky_relu": "leaky_relu",
+    "hardtanh": "hardtanh",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "silu": "swish",
+}
+
+
+@dataclass(frozen=True)
+class Activation:
+    name: str
+    numbers: tuple[float, ...] = ()
+
+    @property
+    def fused_name(self) -> str | None:
+        return FUSED.get(self.name)
+
+    def apply_(self, tensor: Tensor) -> Tensor:
+        return IN_PLACE[self.name](tensor, *self.numbers)
 
 
 @dataclass(eq=False)
@@ -20,30 +58,30 @@ class Pointwise:
     name: str
     compute: Callable[..., Tensor]  # takes the inputs in order
     arity: int = 1
-    activation: Activation | None = field(default=None)  # said as one that can be fused
-    affine: tuple[Tensor, Tensor] | None = field(default=None)  # factor and summand of each channel
-    sees_block: bool = False  # takes figures over the whole block, as InstanceNorm does
+    activation: Activation | None = field(default=None)  # the same as an activation that can be fused
+    affine: tuple[Tensor, Tensor] | None = field(default=None)  # factor and summand for each channel
+    sees_block: bool = False  # computes statistics over the whole block, like InstanceNorm
 
-    def needs(self, axis: int, wanted: Span) -> list[Span]:
+    def find_needed(self, axis: int, wanted: Span) -> list[Span]:
         return [wanted] * self.arity
 
-    def gives(self, axis: int, given: Sequence[Span]) -> Span:
-        return common(given)
+    def find_output(self, axis: int, given: Sequence[Span]) -> Span:
+        return intersection(given)
 
     def scale(self, axis: int) -> tuple[int, int]:
         return 1, 1
 
     def run(self, inputs: Sequence[Tensor], places: Sequence[Box], wanted: Box) -> Tensor:
         if self.sees_block:
-            return cropped(self.compute(*inputs), places[0], wanted)
-        return self.compute(*(cropped(tensor, place, wanted) for tensor, place in zip(inputs, places, strict=True)))
+            return crop(self.compute(*inputs), places[0], wanted)
+        return self.compute(*(crop(tensor, place, wanted) for tensor, place in zip(inputs, places, strict=True)))
 
-    def takes(self, places: Sequence[Box], wanted: Box, given: Sequence[Taken]) -> Taken:
+    def estimate_memory(self, places: Sequence[Box], wanted: Box, given: Sequence[MemoryUse]) -> MemoryUse:
         answer = self.channels * (places[0] if self.sees_block else wanted).voxels
         in_two_steps = self.affine is not None or self.name == "gelu"
-        # torch writes what these give channel by channel, however it was given.
+        # torch stores the output of these channel by channel, whatever the input's layout.
         planar = any_planar(given) or self.sees_block or self.name == "softmax"
-        return Taken(answer, answer if in_two_steps else 0, part=self.sees_block, planar=planar)
+        return MemoryUse(answer, answer if in_two_steps else 0, is_view=self.sees_block, planar=planar)
 
-    def multiply_adds(self, shape: Zyx) -> int:
+    def count_multiply_adds(self, shape: Zyx) -> int:
         return self.channels * prod(shape) if self.affine else 0

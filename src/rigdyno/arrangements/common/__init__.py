@@ -1,0 +1,1 @@
+"""Hold what several arrangements share: the measured loops. A file here is no arrangement of its own."""

@@ -1,1 +1,0 @@
-"""The parts of the page: markup, style, script, tables, figures."""
