@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
+from rigdyno.base.units import seconds_of_ns
+
 # Both clocks of ClockWatch are slewed alike on Linux; on other systems they differ by up to 500 millionths. Twice that
 # is no jump, and a thousandth of a step's time changes no figure.
 _SLEW_SHARE = 0.001
@@ -37,6 +39,33 @@ class SystemClock:
     now_ns = staticmethod(time.perf_counter_ns)
     wall_ns = staticmethod(time.time_ns)
     sleep = staticmethod(time.sleep)
+
+
+class Stopwatch:
+    """Counts the seconds since it was created."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._began_ns = clock, clock.now_ns()
+
+    @property
+    def seconds(self) -> float:
+        return seconds_of_ns(self._clock.now_ns() - self._began_ns)
+
+
+class Deadline:
+    """A point in time, `seconds` after its creation, until which something is waited for."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that are left; 0 if it has passed."""
+        return max(0.0, self._at - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        return self.left == 0.0
 
 
 class ClockWatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -18,6 +19,12 @@ Natural = Annotated[int, msgspec.Meta(ge=0)]  # zero or more
 
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]  # at least 0 and below 1
 
+Positive = Annotated[float, msgspec.Meta(gt=0)]  # above zero
+
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]  # zero or more
+
+Probability = Annotated[float, msgspec.Meta(gt=0, lt=1)]  # neither impossible nor certain
+
 Factor = Annotated[float, msgspec.Meta(ge=0, lt=1000)]  # a learning rate, a weight decay
 
 
@@ -28,15 +35,23 @@ def option_types(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def check_options(entry: object) -> None:
+def check_options(entry: object, prefix: str = "") -> None:
     """Raise BadValue if an option of an entry has a wrong type, or a value outside its bounds."""
     kind: type = type(entry)
     for name, wanted in option_types(kind).items():
         value = getattr(entry, name)
         try:
-            msgspec.convert(value, wanted)
+            convert_finite(value, wanted)
         except msgspec.ValidationError:
-            raise wrong_value(name, value, wanted) from None
+            raise wrong_value(prefix + name, value, wanted) from None
+
+
+def convert_finite(value: object, wanted: Any, *, strict: bool = True) -> Any:
+    """Convert a value to a type within its bounds. Infinity and NaN are no values of an option."""
+    converted = msgspec.convert(value, wanted, strict=strict)
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise msgspec.ValidationError("not finite")
+    return converted
 
 
 def wrong_value(name: str, value: object, wanted: Any) -> BadValue:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from rigdyno.contracts.options import check_options
 from rigdyno.schema.channel import Channel as Channel
 from rigdyno.schema.record import DeviceMemory, Quality
-from rigdyno.schema.spec import RANK, RunSpec, Value
+from rigdyno.schema.spec import OF_UPDATE, RANK, RunSpec, Value
 from rigdyno.schema.system import Accelerator, System
 
 ANY_FRAMEWORK = "any"
@@ -217,6 +217,9 @@ class Update(ABC):
     requires: ClassVar[tuple[Requirement, ...]] = TORCH
     private: ClassVar[bool] = False  # clips per-sample gradients: they must not be summed over ranks before
     start_seconds: ClassVar[float] = 0.0  # time to load it, to plan by
+
+    def __post_init__(self) -> None:
+        check_options(self, OF_UPDATE)
 
     def refuses(self, workload: Workload) -> str | None:
         """Return why it can't train this workload; None if it can."""

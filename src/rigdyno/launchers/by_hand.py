@@ -9,13 +9,13 @@ import queue
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rigdyno.base.addresses import resolve_host, split_endpoint
+from rigdyno.base.clock import Deadline
 from rigdyno.base.errors import RigdynoError
 from rigdyno.contracts import Finds, Launcher, Opening, Scope
 from rigdyno.launchers.nodes.messages import Hello, make_hello
@@ -119,10 +119,10 @@ class NodeRendezvous:
     def gather(self, listener: NodeListener) -> list[Remote]:
         """Return all other nodes. Raises NoMeeting with the missing nodes, or with what differs."""
         self._say(f"waiting for {format_nodes(self._missing)} at {self._endpoint}")
-        deadline = time.monotonic() + JOIN_SECONDS
+        deadline = Deadline(JOIN_SECONDS)
         try:
             while self._missing:
-                if time.monotonic() > deadline:
+                if deadline.passed:
                     raise NoMeeting(
                         f"{format_nodes(self._missing)} did not join at {self._endpoint} within {JOIN_SECONDS:g} s"
                     )

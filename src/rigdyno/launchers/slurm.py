@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rigdyno.base.clock import Deadline
 from rigdyno.base.errors import RigdynoError, UsageError
 from rigdyno.contracts import Finds, Launcher, Opening, Scope
 from rigdyno.launchers.nodes.calls import NodeCommand, connect_nodes, node_command
@@ -225,9 +226,9 @@ def run_slurm_command(*command: str) -> str | None:
 
 def explain_end(job: str) -> tuple[FailureKind, str] | None:
     """Return why the job ended. None: it still runs, so a node was lost, or Slurm doesn't answer."""
-    deadline = time.monotonic() + STATE_SECONDS
+    deadline = Deadline(STATE_SECONDS)
     ending = None
-    while time.monotonic() < deadline:
+    while not deadline.passed:
         answer = run_slurm_command("scontrol", "show", "job", "--oneliner", job)
         if answer is not None:
             match = re.search(r"JobState=(\w+) Reason=(\S+)", answer)

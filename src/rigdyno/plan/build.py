@@ -21,7 +21,7 @@ from rigdyno.contracts import (
     Update,
     Workload,
 )
-from rigdyno.contracts.options import option_types, wrong_value
+from rigdyno.contracts.options import convert_finite, option_types, wrong_value
 from rigdyno.plan.request import Request
 from rigdyno.schema.record import UNNAMED
 from rigdyno.schema.spec import INFER, OF_UPDATE, OWN_LOOP, Cell, Reach, RunSpec, Value, is_endpoint
@@ -188,7 +188,7 @@ def convert_option(value: Any, wanted: Any, key: str, *, text: bool = False) -> 
         elif wanted is bool:
             given = SWITCH_WORDS.get(value.lower(), value)
     try:
-        return msgspec.convert(given, wanted, strict=not text)
+        return convert_finite(given, wanted, strict=not text)
     except msgspec.ValidationError:
         raise wrong_value(key, _as_number(value) if text else value, wanted) from None
 

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from rigdyno import __version__
+from rigdyno.base.clock import Clock, Stopwatch, utc_now
 from rigdyno.base.errors import DamagedRun
 from rigdyno.base.files import read_json
 from rigdyno.base.processes import signal_name
@@ -153,6 +156,16 @@ def measured_record(head: RunHead, run: str, cell: Cell, folder: Path, ending: C
     )
 
 
+class Stamp:
+    """Adds the start time and the duration to a record."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._stopwatch, self._started_at = Stopwatch(clock), utc_now().isoformat(timespec="seconds")
+
+    def on(self, record: RunRecord) -> RunRecord:
+        return replace(record, started_at=self._started_at, seconds=round(self._stopwatch.seconds, 3))
+
+
 def record_of(
     head: RunHead,
     run: str,
@@ -168,7 +181,7 @@ def record_of(
     starts = [report.start_seconds for report in reports if report.start_seconds is not None]
     peaks = [report.peak_memory_bytes for report in reports if report.peak_memory_bytes is not None]
     return RunRecord(
-        benchmark_version=benchmark_version(cell.spec),
+        benchmark_version=benchmark_version(cell.spec) if cell.spec.has_budget else 1,
         rigdyno_version=__version__,
         run=run,
         cell=cell.name,

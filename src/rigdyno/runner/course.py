@@ -10,9 +10,8 @@ from typing import Protocol
 from rigdyno.analyse.measurements import measurements
 from rigdyno.analyse.pairs import NOT_METERED, analyse_pairs, is_enough
 from rigdyno.analyse.process import CellData
-from rigdyno.base.clock import Clock
+from rigdyno.base.clock import Clock, Stopwatch
 from rigdyno.base.errors import DamagedRun
-from rigdyno.base.units import seconds_of_ns
 from rigdyno.runner.schedule import Schedule
 from rigdyno.runner.sessions import Sessions
 from rigdyno.schema.comparison import Duel
@@ -94,7 +93,7 @@ class DuelCourse:
 
     def __post_init__(self) -> None:
         self._remaining = _list_pairs(self.plan)
-        self._began_ns = self.clock.now_ns()
+        self._stopwatch = Stopwatch(self.clock)
         self._lost_before: int | None = None  # pairs lost before a resume; they don't end the duel
 
     def next_cells(self, stored: RunFolder) -> Sequence[Cell]:
@@ -105,7 +104,7 @@ class DuelCourse:
         duel_so_far = _analyse_duel(stored.cells([]), self.plan.duel)
         if self._lost_before is None:
             self._lost_before = len(duel_so_far.lost)
-        spent = seconds_of_ns(self.clock.now_ns() - self._began_ns)
+        spent = self._stopwatch.seconds
         unmetered = any(reason.code == NOT_METERED for reason in duel_so_far.comparison.reasons)
         lost = len(duel_so_far.lost) > self._lost_before or unmetered
         if lost or is_enough(duel_so_far, self.plan.duel) or _is_late(duel_so_far, self.plan.duel, spent):

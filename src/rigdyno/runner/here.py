@@ -15,23 +15,33 @@ from types import TracebackType
 
 from msgspec.structs import replace
 
-from rigdyno import __version__
 from rigdyno.analyse.steady import settled_so_far
 from rigdyno.base.clock import SystemClock, utc_now
 from rigdyno.base.errors import StoreError, os_error_reason
 from rigdyno.base.files import disk_errors, write_json
 from rigdyno.base.linux import peak_memory_bytes
 from rigdyno.base.processes import write_pid
-from rigdyno.base.units import seconds_of_ns
+from rigdyno.contracts import Left
 from rigdyno.launchers.nodes.local import NodeSampler, NodeShare, make_folders
 from rigdyno.rig.devices import find_devices_here, find_loaded_frameworks, merge_devices
 from rigdyno.rig.environment import describe_environment
 from rigdyno.rig.system import describe_system
+from rigdyno.runner.collect import Stamp, record_of
 from rigdyno.runner.device import memory_of, waiter_for, with_frameworks
 from rigdyno.runner.meter import StepMeter
 from rigdyno.runner.worker import failure
 from rigdyno.schema.layout import CellFolder
-from rigdyno.schema.record import LAUNCHER, Completed, DeviceMemory, Facts, Failed, Outcome, RunHead, RunRecord, fullest
+from rigdyno.schema.record import (
+    Completed,
+    DeviceMemory,
+    Facts,
+    Failed,
+    Outcome,
+    RunHead,
+    RunRecord,
+    WorkerReport,
+    fullest,
+)
 from rigdyno.schema.samples import STEP_FIELDS, Header, RowFile
 from rigdyno.schema.spec import OWN_LOOP, Cell, RunPlan, RunSpec, assign_participants, ranks_among
 from rigdyno.schema.system import System
@@ -52,9 +62,8 @@ class RunHere:
 
     def __init__(self, root: Path, name: str, head: RunHead) -> None:
         self._head, (self._cell,) = head, head.plan.cells
-        self._stack, started = ExitStack(), utc_now()
-        self._started_at = started.isoformat(timespec="seconds")
-        self._folder = RunFolder.create(root, name, started)
+        self._stack = ExitStack()
+        self._folder = RunFolder.create(root, name, utc_now())
         try:
             self._stack.enter_context(self._folder.locked())
             self._prepare()
@@ -62,8 +71,7 @@ class RunHere:
             self._stack.close()
             shutil.rmtree(self._folder.path, ignore_errors=True)  # it was just created, and has no results
             raise
-        self._clock = SystemClock()
-        self._began_ns = self._clock.now_ns()
+        self._stamp = Stamp(SystemClock())
 
     def _prepare(self) -> None:
         self._folder.write_head(self._head)
@@ -90,33 +98,27 @@ class RunHere:
         The folder stays locked until the record is written: `clean` deletes folders without one."""
         with self._stack:
             self.rows.close()
-            seconds = seconds_of_ns(self._clock.now_ns() - self._began_ns)
-            exits = self._sampler.stop()
-            spec = self._cell.spec if device is None else replace(self._cell.spec, device=device)
-            record = RunRecord(
-                rigdyno_version=__version__,
-                run=self._folder.name,
-                cell=self._cell.name,
-                label=self._head.plan.label,
-                started_at=self._started_at,
-                seconds=round(seconds, 3),
-                spec=spec,
-                system=self._head.system,
-                environment=with_frameworks(self._head.environment, find_loaded_frameworks()),
-                facts=facts,
-                outcome=outcome,
-                participants=self._cell.participants,
-                exit_codes={ended.participant or LAUNCHER: ended.code for ended in exits},
-                peak_memory_bytes=peak_memory_bytes(),
-                device_memory=_read_device_memory(),
-                files=CellFolder(self._folder.cell_folder(self._cell)).files(),
-            )
+            record = self._stamp.on(self._make_record(outcome, facts, device))
             try:
                 self._folder.write_record(record, self._cell)
             except StoreError as trouble:
                 warn(str(trouble))
                 return None
         return record
+
+    def _make_record(self, outcome: Outcome, facts: Facts, device: str | None) -> RunRecord:
+        report = WorkerReport(
+            outcome=outcome,
+            facts=facts,
+            environment=with_frameworks(self._head.environment, find_loaded_frameworks()),
+            peak_memory_bytes=peak_memory_bytes(),
+            device_memory=_read_device_memory(),
+        )
+        left, cell = Left(exits=self._sampler.stop()), self._cell
+        if device is not None:
+            cell = replace(cell, spec=replace(cell.spec, device=device))
+        files = CellFolder(self._folder.cell_folder(cell)).files()
+        return record_of(self._head, self._folder.name, cell, outcome, reports=[report], left=left, files=files)
 
 
 def _read_device_memory() -> DeviceMemory | None:

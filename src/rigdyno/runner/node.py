@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from rigdyno.base.addresses import LOOPBACK, address_family, find_own_address, resolve_host, split_endpoint
-from rigdyno.base.clock import SystemClock
+from rigdyno.base.clock import Deadline, SystemClock
 from rigdyno.base.errors import RigdynoError
 from rigdyno.base.files import write_json
 from rigdyno.base.processes import termination_as_interrupt
@@ -224,15 +224,15 @@ def by_hand(rendezvous: str, node: int, secret: bytes | None, say: Callable[[str
 
 def _connect(address: str, port: int, leader: str) -> socket.socket:
     """Connect to node 0, which may be started after this one."""
-    deadline = time.monotonic() + JOIN_SECONDS
+    deadline = Deadline(JOIN_SECONDS)
     while True:
         connection = socket.socket(address_family(address))
-        connection.settimeout(max(1.0, deadline - time.monotonic()))
+        connection.settimeout(max(1.0, deadline.left))
         try:
             connection.connect((address, port))
         except OSError as error:
             connection.close()
-            if time.monotonic() > deadline:
+            if deadline.passed:
                 reason = (error.strerror or str(error)).lower()
                 raise LeaderLost(f"can't reach {leader} within {JOIN_SECONDS:g} s: {reason}") from error
             time.sleep(POLL_SECONDS)

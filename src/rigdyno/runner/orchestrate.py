@@ -12,16 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from rigdyno.base.clock import Clock, SystemClock, utc_now
+from rigdyno.base.clock import Clock, Stopwatch, SystemClock, utc_now
 from rigdyno.base.errors import Interrupted, StoreError
 from rigdyno.base.files import disk_errors, write_json
 from rigdyno.base.processes import termination_as_interrupt
 from rigdyno.base.units import NS_PER_S, seconds_of_ns
 from rigdyno.contracts import Launch, Observer, Progress
 from rigdyno.plan.build import workload_of
-from rigdyno.runner.collect import CellExit, measured_record, record_of
+from rigdyno.runner.collect import CellExit, Stamp, measured_record, record_of
 from rigdyno.runner.course import Course, DuelCourse, PlannedCourse, Settle, SpareCourse
 from rigdyno.runner.pairs.pair import PairRun
 from rigdyno.runner.schedule import Schedule, still_to_run
@@ -181,11 +179,11 @@ class Orchestrator:
         """Wait until the workers have ended. Return whether they had to be stopped."""
         ranks = ranks_among(cell.participants)
         live = LiveRate(CellFolder(folder).participant(ranks[0].id).rows("steps"))
-        began_ns = self.clock.now_ns()
+        stopwatch = Stopwatch(self.clock)
         unit = workload_of(cell.spec).unit
         try:
             while not launch.wait(TICK_SECONDS):
-                seconds = seconds_of_ns(self.clock.now_ns() - began_ns)
+                seconds = stopwatch.seconds
                 if seconds > time_limit_seconds(_find_longest_seconds(cell)):
                     launch.stop()
                     return True
@@ -208,18 +206,6 @@ def spent_on_spares(plan: RunPlan, folder: RunFolder) -> float:
 def _find_longest_seconds(cell: Cell) -> float:
     """Return the longer of the cell's planned and allotted times."""
     return max(cell.seconds, cell.spec.budget.most_seconds + (cell.spec.budget.start_seconds or 0.0))
-
-
-class Stamp:
-    """Adds the start time and the duration to a record."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._began_ns = clock, clock.now_ns()
-        self._started_at = utc_now().isoformat(timespec="seconds")
-
-    def on(self, record: RunRecord) -> RunRecord:
-        seconds = round(seconds_of_ns(self._clock.now_ns() - self._began_ns), 3)
-        return msgspec.structs.replace(record, started_at=self._started_at, seconds=seconds)
 
 
 def create_run(head: RunHead, root: Path) -> RunFolder:

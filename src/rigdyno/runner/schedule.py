@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from rigdyno.analyse.validity.verdict import STEADINESS
-from rigdyno.base.clock import Clock
-from rigdyno.base.units import seconds_of_ns
+from rigdyno.base.clock import Clock, Stopwatch
 from rigdyno.plan.budget import FEWEST_REPEATS, LEAST_SECONDS
 from rigdyno.schema.estimate import relative_half_width
 from rigdyno.schema.measured import Measurement
@@ -66,7 +65,7 @@ class Schedule:
     _starts: dict[str, list[float]] = field(default_factory=dict)  # by launcher: actual / planned start times
 
     def __post_init__(self) -> None:
-        self._began_ns, self._begun = self.clock.now_ns(), False
+        self._stopwatch, self._begun = Stopwatch(self.clock), False
         self._rest = [cell for cell in self.left if cell.is_planned]
         self._pairs = sum(cell.seconds for cell in self.left if cell.pair is not None)
         needed = seconds_needed(self.plan, self.left, self.spare_spent)
@@ -128,7 +127,7 @@ class Schedule:
 
     @property
     def left_seconds(self) -> float:
-        return self._allowed - seconds_of_ns(self.clock.now_ns() - self._began_ns)
+        return self._allowed - self._stopwatch.seconds
 
     @property
     def has_time_for_pairs(self) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rigdyno.base.errors import BadValue, suggestion
 from rigdyno.contracts import Collective, Requirement, Training, TrainStep, WorkerPlace
 from rigdyno.updates.common.private import (
     NO_EPSILON,
@@ -37,14 +36,6 @@ class DpOpacus(PrivateUpdate):
     start_seconds: ClassVar[float] = 3.0
 
     mode: Mode = "hooks"  # how it computes per-sample gradients, or (ghost) only their norms
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mode not in get_args(Mode):
-            raise BadValue(
-                f"update.mode can't be {self.mode!r}; {suggestion(str(self.mode), get_args(Mode))}",
-                key="set.update.mode",
-            )
 
     def prepare(self, training: Training, place: WorkerPlace, collective: Collective) -> TrainStep:
         """Use Opacus as documented for a user's own loader: its module computes per-sample gradients, its optimizer

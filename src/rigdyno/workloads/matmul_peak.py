@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rigdyno.base.clock import Clock, SystemClock
+from rigdyno.base.clock import Clock, Stopwatch, SystemClock
 from rigdyno.base.units import seconds_of_ns
 from rigdyno.contracts import CannotRun, Options, Steps, WorkerPlace, Workload
 from rigdyno.contracts.options import Natural
@@ -144,12 +144,12 @@ def count_flop(shape: Shape) -> int:
 def find_fastest_shape(shapes: Sequence[Shape], seconds_of: Timer, clock: Clock) -> Shape:
     """Return the shape with the most operations per second. Try small shapes first, and stop when time is up or a
     product would take too long."""
-    began_ns = clock.now_ns()
+    stopwatch = Stopwatch(clock)
     smallest, *larger = sorted(shapes, key=count_flop)
     best, best_rate = smallest, count_flop(smallest) / seconds_of(smallest)
     for shape in larger:
         step_seconds = count_flop(shape) / best_rate
-        if step_seconds > _LONGEST_STEP_SECONDS or seconds_of_ns(clock.now_ns() - began_ns) > _SEARCH_SECONDS:
+        if step_seconds > _LONGEST_STEP_SECONDS or stopwatch.seconds > _SEARCH_SECONDS:
             break
         rate = count_flop(shape) / seconds_of(shape)
         if rate > best_rate:

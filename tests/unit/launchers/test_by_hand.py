@@ -63,7 +63,7 @@ def test_missing_nodes_are_named_and_the_others_are_refused(endpoint, monkeypatc
     """The time limit passes once node 2 has joined."""
     said = []
     clock = SimpleNamespace(monotonic=lambda: 1000.0 if any("joined" in words for words in said) else 0.0)
-    monkeypatch.setattr(by_hand, "time", clock)
+    monkeypatch.setattr("rigdyno.base.clock.time", clock)
     leading = Leading(endpoint, nodes=4, said=said)
     node = following(endpoint, 2)
     with pytest.raises(NoMeeting, match=rf"nodes 1, 3 did not join at {endpoint} within 120 s"):

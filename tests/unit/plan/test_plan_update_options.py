@@ -70,7 +70,7 @@ def test_unknown_update_options_are_refused(changes, words):
 
 
 def test_wrong_update_options_are_refused_before_the_machine_is_inspected():
-    with pytest.raises(BadValue, match=r"update\.delta must be a number, not 'small'"):
+    with pytest.raises(BadValue, match=r"update\.delta must be a number above 0 and below 1, not 'small'"):
         require_sense(replace(PRIVATE, options={"update.delta": "small"}))
     with pytest.raises(BadValue, match=r"update\.noise_multiplier must be a number above 0, not -1\.0"):
         require_sense(replace(PRIVATE, options={"update.noise_multiplier": -1.0}))
@@ -83,7 +83,7 @@ def test_a_plan_file_takes_update_options_and_errors_name_the_line(tmp_path, key
     (spec,) = specs(from_toml(plan))
     assert spec.options == {"update.delta": 1e-6}
     plan.write_text(plan.read_text().replace("1e-6", "2.0"))
-    with pytest.raises(BadValue, match=r"plan\.toml:4: update\.delta must be between 0 and 1, not 2\.0"):
+    with pytest.raises(BadValue, match=r"plan\.toml:4: update\.delta must be a number above 0 and below 1, not 2\.0"):
         specs(from_toml(plan))
 
 
@@ -95,7 +95,7 @@ def test_a_plan_file_takes_update_options_and_errors_name_the_line(tmp_path, key
 def test_the_line_of_an_option_is_found_in_every_notation(tmp_path, text):
     plan = tmp_path / "plan.toml"
     plan.write_text(f'target = "mnist_cnn"\nupdate = "dp_fast"\n{text}')
-    with pytest.raises(BadValue, match=r"plan\.toml:5: update\.delta must be between"):
+    with pytest.raises(BadValue, match=r"plan\.toml:5: update\.delta must be a number above"):
         specs(from_toml(plan))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rigdyno.base.clock import SystemClock
+from rigdyno.base.clock import Stopwatch, SystemClock
 from rigdyno.base.units import seconds_of_ns
 from rigdyno.contracts import CannotRun, Meter, Step, Steps, Training, TrainStep, Update, Validation
 from rigdyno.schema.record import Quality
@@ -106,9 +106,9 @@ class ValidationWatch:
 
 def _assess(first: Sequence[float], last: Sequence[float], training: Training) -> Quality:
     """Return the quality of the training. A run too short to have both first and last losses gets neither."""
-    began_ns = SystemClock.now_ns()
+    stopwatch = Stopwatch(SystemClock())
     accuracy = training.accuracy() if training.accuracy else None
-    seconds = None if accuracy is None else seconds_of_ns(SystemClock.now_ns() - began_ns)
+    seconds = None if accuracy is None else stopwatch.seconds
     return Quality(
         loss_finite=all(map(math.isfinite, (*first, *last))) if first else None,
         first_loss=fmean(first) if last else None,

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rigdyno import __version__
-from rigdyno.base.clock import Clock, SystemClock, utc_now
+from rigdyno.base.clock import Clock, Stopwatch, SystemClock, utc_now
 from rigdyno.base.errors import DamagedRun, Interrupted, NewerStore, RigdynoError, StoreError, UsageError
 from rigdyno.base.processes import termination_as_interrupt
-from rigdyno.base.units import seconds_of_ns
 from rigdyno.contracts import Observer
 from rigdyno.features.campaign.plan import ALL, CampaignPlan, plan_campaign, require_for_all
 from rigdyno.features.campaign.report import SuiteReport, card_view
@@ -177,9 +176,9 @@ class CampaignRunner:
         with folder.locked(), termination_as_interrupt():
             try:
                 shares = [SuiteShare.of(run) for run in self.campaign.runs.values()]
-                began_ns, allowed = self.clock.now_ns(), sum(share.seconds for share in shares)
+                stopwatch, allowed = Stopwatch(self.clock), sum(share.seconds for share in shares)
                 for number, share in enumerate(shares):
-                    left = allowed - seconds_of_ns(self.clock.now_ns() - began_ns)
+                    left = allowed - stopwatch.seconds
                     if number and share.left and left + LATE * allowed < share.least_seconds:
                         self.campaign.troubles[share.suite] = "no time was left for it"
                         continue

@@ -16,9 +16,8 @@ from typing import Any, Literal, get_args, get_origin
 from msgspec.structs import replace
 
 from rigdyno import catalogue
-from rigdyno.base.clock import Clock
+from rigdyno.base.clock import Clock, Stopwatch
 from rigdyno.base.errors import EXIT_DONE, Interrupted, NothingMeasured, RigdynoError, UsageError
-from rigdyno.base.units import seconds_of_ns
 from rigdyno.contracts import Requirement
 from rigdyno.contracts.options import option_types
 from rigdyno.features.doctor.diagnose import Diagnosis, Result, TrialResult
@@ -147,17 +146,16 @@ class Bench:
 
     def __init__(self, diagnosis: Diagnosis, store: Path, clock: Clock, seconds: float, measure: Measure) -> None:
         self._diagnosis, self._store, self._clock, self._measure = diagnosis, store, clock, measure
-        self._began_ns: int | None = None  # set by the first trial, which runs however short the time is
+        self._stopwatch: Stopwatch | None = None  # set by the first trial, which runs however short the time is
         self._seconds = seconds
 
     def run(self, trial: SelfTestTrial) -> TrialResult:
-        began_ns = self._clock.now_ns()
-        if self._began_ns is None:
-            self._began_ns = began_ns
-        if seconds_of_ns(began_ns - self._began_ns) > self._seconds:
+        own = Stopwatch(self._clock)
+        self._stopwatch = self._stopwatch or own
+        if self._stopwatch.seconds > self._seconds:
             return TrialResult(name=trial.name, result="not tried", words="the time was up")
         result, words, log = self._outcome(trial)
-        took = round(seconds_of_ns(self._clock.now_ns() - began_ns), 2)
+        took = round(own.seconds, 2)
         return TrialResult(name=trial.name, result=result, seconds=took, words=words, log=log)
 
     def _outcome(self, trial: SelfTestTrial) -> Outcome:

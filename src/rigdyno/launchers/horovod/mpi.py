@@ -16,12 +16,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from rigdyno.base.addresses import address_family
+from rigdyno.base.clock import Deadline
 from rigdyno.launchers.nodes.local import NodeShare
 from rigdyno.launchers.nodes.ranks import GRACE_SECONDS, MEET_SECONDS, Ended, write_exits
 
@@ -130,11 +130,11 @@ class _Follower:
 
 def _gather_followers(part: NodeShare, listener: socket.socket, opened: ExitStack) -> list[_Follower]:
     """Wait for the other nodes, and return them in their order, which numbers the ranks."""
-    deadline, followers = time.monotonic() + MEET_SECONDS, dict[int, _Follower]()
+    deadline, followers = Deadline(MEET_SECONDS), dict[int, _Follower]()
     while len(followers) < part.cell.spec.nodes - 1:
-        listener.settimeout(max(0.01, deadline - time.monotonic()))
+        listener.settimeout(max(0.01, deadline.left))
         stream = opened.enter_context(listener.accept()[0])
-        stream.settimeout(max(0.01, deadline - time.monotonic()))
+        stream.settimeout(max(0.01, deadline.left))
         node, address, slots = json.loads(_read_line(stream))
         followers[int(node)] = _Follower(stream, str(address), int(slots))
         stream.settimeout(None)

@@ -10,10 +10,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from rigdyno.base.clock import Deadline
 from rigdyno.launchers.nodes.messages import Hello
 from rigdyno.launchers.nodes.remote import Remote
 from rigdyno.launchers.nodes.streams import Disconnected, Frames
@@ -76,7 +76,7 @@ class CalledStream(Frames):
     _greeted = False
 
     def receive(self, seconds: float) -> bytes | None:
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while not self._greeted:
             before, greeting, after = bytes(self._received).partition(GREETING)
             if greeting:
@@ -85,7 +85,7 @@ class CalledStream(Frames):
                 raise Disconnected("prints something else than our node program")
             elif not self._read_until(deadline):
                 return None
-        return super().receive(max(0.0, deadline - time.monotonic()))
+        return super().receive(deadline.left)
 
 
 def node_command(python: str | None) -> str:

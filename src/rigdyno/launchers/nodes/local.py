@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import psutil
 
+from rigdyno.base.clock import Deadline
 from rigdyno.base.linux import ROOT, count_oom_kills, group_folders, process_tree, read_count, tree_memory_bytes
 from rigdyno.base.processes import child_command
 from rigdyno.base.units import show_bytes
@@ -201,7 +201,7 @@ class NodeSampler:
         if self._sampler is not None:
             beside = (str(folder.resolve()) for folder in part.beside)
             home = CellFolder(part.folder).participant(self._sampler.id)
-            self._rows, self._start_deadline = home.rows("telemetry"), time.monotonic() + SAMPLER_START_SECONDS
+            self._rows, self._start_deadline = home.rows("telemetry"), Deadline(SAMPLER_START_SECONDS)
             self._child = Child(
                 child_command(SAMPLER, part.folder, self._sampler.id, *beside),
                 home.log,
@@ -210,7 +210,7 @@ class NodeSampler:
 
     def _wait_until_started(self) -> None:
         """Wait until the sampler has recorded which meters there are: a cell can be shorter than its start-up."""
-        while not self._rows.exists() and time.monotonic() < self._start_deadline and not self._child.wait(0.01):
+        while not self._rows.exists() and not self._start_deadline.passed and not self._child.wait(0.01):
             pass
 
     def stop(self) -> list[Exit]:

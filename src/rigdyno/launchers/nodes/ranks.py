@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from rigdyno.base.addresses import address_family
+from rigdyno.base.clock import Deadline
 from rigdyno.base.processes import child_command, die_with_parent
 from rigdyno.contracts import Exit
 from rigdyno.launchers.nodes.children import Child, worker_environment
@@ -142,10 +143,10 @@ def stop_ranks(running: Mapping[int, subprocess.Popen[bytes]]) -> list[Ended]:
     """Terminate the ranks, then kill them: a rank that waits inside the framework for a lost rank ignores SIGTERM."""
     for process in running.values():
         process.terminate()
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = Deadline(GRACE_SECONDS)
     for process in running.values():
         with suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
+            process.wait(deadline.left)
         process.kill()
     return [(rank, process.wait()) for rank, process in running.items()]
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from rigdyno.base.clock import Clock, SystemClock
+from rigdyno.base.clock import Clock, Deadline, SystemClock
 from rigdyno.base.errors import RigdynoError
 from rigdyno.contracts import Exit
 from rigdyno.launchers.nodes.messages import (
@@ -146,8 +146,8 @@ class Remote:
 
     def listen(self) -> None:
         """Handle the messages that have arrived, without waiting."""
-        until = time.monotonic() + LISTEN_SECONDS  # leave time for other nodes
-        while time.monotonic() < until and (message := self._receive(0.0)) is not None:
+        until = Deadline(LISTEN_SECONDS)  # leave time for other nodes
+        while not until.passed and (message := self._receive(0.0)) is not None:
             self._handle(message)
 
     def listen_for(self, seconds: float) -> None:
@@ -157,8 +157,8 @@ class Remote:
             self._handle(message)
 
     def _wait_for(self, kind: type[Message], seconds: float) -> Message:
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
+        deadline = Deadline(seconds)
+        while (left := deadline.left) > 0:
             message = self._receive(left)
             if isinstance(message, kind):
                 return message

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from rigdyno import catalogue
+from rigdyno.base.clock import Deadline
 from rigdyno.contracts import Exit, Left
 from rigdyno.launchers.nodes.local import NodeLaunch, NodeShare, Starter
 from rigdyno.launchers.nodes.ranks import listen_at, make_meeting_point
@@ -118,12 +119,12 @@ class NodesLaunch:
             raise
 
     def wait(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while True:
             self._handle_messages()
             if self._is_over():
                 return True
-            left = deadline - time.monotonic()
+            left = deadline.left
             if left <= 0:
                 return False
             self._sleep(left)

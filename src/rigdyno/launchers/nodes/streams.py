@@ -17,12 +17,12 @@ import os
 import select
 import stat
 import struct
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
 from rigdyno.base.addresses import is_loopback
+from rigdyno.base.clock import Deadline
 from rigdyno.base.errors import BadValue, RigdynoError, UsageError
 from rigdyno.launchers.nodes.children import SECRET_VARIABLE
 
@@ -85,7 +85,7 @@ class Frames:
         if len(content) > MOST_BYTES:
             raise Disconnected(f"can't be sent a message of {len(content):,} bytes")
         left = memoryview(_LENGTH.pack(len(content)) + content + _END)
-        deadline = time.monotonic() + SEND_SECONDS
+        deadline = Deadline(SEND_SECONDS)
         while left:
             if not _is_ready(self._writing, select.POLLOUT, deadline):
                 raise Disconnected(f"takes nothing for {SEND_SECONDS:g} s")
@@ -97,7 +97,7 @@ class Frames:
                 raise Disconnected(f"is gone ({(error.strerror or str(error)).lower()})") from error
 
     def receive(self, seconds: float) -> bytes | None:
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while (content := self._take_frame()) is None:
             if not self._read_until(deadline):
                 return None
@@ -118,7 +118,7 @@ class Frames:
         del self._received[: end + len(_END)]
         return content
 
-    def _read_until(self, deadline: float) -> bool:
+    def _read_until(self, deadline: Deadline) -> bool:
         """Read what arrives, and return whether anything did before the deadline."""
         if not _is_ready(self._reading, select.POLLIN, deadline):
             return False
@@ -142,13 +142,13 @@ class Frames:
         self._reading = self._writing = -1
 
 
-def _is_ready(descriptor: int, event: int, deadline: float) -> bool:
+def _is_ready(descriptor: int, event: int, deadline: Deadline) -> bool:
     """Wait for the event with poll: select supports only about the first thousand descriptors."""
     if descriptor < 0:
         raise Disconnected("is gone")
     poll = select.poll()
     poll.register(descriptor, event)
-    return bool(poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))))
+    return bool(poll.poll(1000 * deadline.left))
 
 
 def read_secret(file: str | None, variables: Mapping[str, str] = os.environ) -> bytes | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from rigdyno.base.addresses import address_family
+from rigdyno.base.clock import Deadline
 from rigdyno.launchers.nodes.local import NodeShare
 from rigdyno.launchers.nodes.ranks import MEET_SECONDS, listen_at, parse_share, run_ranks, write_exits
 from rigdyno.launchers.tf_config import format_tf_config
@@ -50,32 +50,32 @@ def exchange_ports(part: NodeShare, own: Endpoints) -> Endpoints:
     assert part.meeting is not None
     if part.cell.spec.nodes == 1:
         return own
-    deadline = time.monotonic() + MEET_SECONDS
+    deadline = Deadline(MEET_SECONDS)
     is_leader = part.meeting.listening is not None
     return _collect_endpoints(part, own, deadline) if is_leader else _submit_endpoints(part, own, deadline)
 
 
-def _collect_endpoints(part: NodeShare, own: Endpoints, deadline: float) -> Endpoints:
+def _collect_endpoints(part: NodeShare, own: Endpoints, deadline: Deadline) -> Endpoints:
     assert part.meeting is not None
     endpoints = dict(own)
     with ExitStack() as opened:
         listener = opened.enter_context(socket.socket(fileno=part.meeting.listening))
         callers = []
         while len(endpoints) < part.cell.spec.world_size:
-            listener.settimeout(max(0.01, deadline - time.monotonic()))
+            listener.settimeout(max(0.01, deadline.left))
             caller, _ = listener.accept()
             callers.append(opened.enter_context(caller))
-            caller.settimeout(max(0.01, deadline - time.monotonic()))
+            caller.settimeout(max(0.01, deadline.left))
             endpoints |= _receive(caller)
         for caller in callers:
             _send(caller, endpoints)
     return endpoints
 
 
-def _submit_endpoints(part: NodeShare, own: Endpoints, deadline: float) -> Endpoints:
+def _submit_endpoints(part: NodeShare, own: Endpoints, deadline: Deadline) -> Endpoints:
     assert part.meeting is not None
     with socket.socket(address_family(part.meeting.address)) as caller:
-        caller.settimeout(max(0.01, deadline - time.monotonic()))
+        caller.settimeout(max(0.01, deadline.left))
         caller.connect((part.meeting.address, part.meeting.port))  # node 0 listened before it told this node
         _send(caller, own)
         return _receive(caller)

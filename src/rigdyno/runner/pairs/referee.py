@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from rigdyno.base.clock import Clock
+from rigdyno.base.clock import Clock, Stopwatch
 from rigdyno.runner.pairs.turns import Turn
 
 WARM_UP = 1  # the flag of schema/samples, not imported because that would import msgspec
@@ -51,13 +51,13 @@ class Referee:
 
     def play(self) -> None:
         """Run the warm-up, then rounds until the time is up."""
-        began_ns = self.clock.now_ns()
+        stopwatch = Stopwatch(self.clock)
         if self.turn_ns > TURN_NS:
-            self._play_first_steps(began_ns)
+            self._play_first_steps(stopwatch)
             self._lengthen()
         else:
-            self._warm_up(began_ns)
-        while len(self.log_ratios) < self.least_rounds or self._spent_share(began_ns) < 1:
+            self._warm_up(stopwatch)
+        while len(self.log_ratios) < self.least_rounds or self._spent_share(stopwatch) < 1:
             self.log_ratios.append(self._play_two_rounds())
             self.tick(self.log_ratios)
 
@@ -70,10 +70,10 @@ class Referee:
         forwards, backwards = (log_rate_ratio(*self._play_round(0, arm)) for arm in (first, 1 - first))
         return (forwards + backwards) / 2
 
-    def _warm_up(self, began_ns: int) -> None:
+    def _warm_up(self, stopwatch: Stopwatch) -> None:
         durations: tuple[list[float], list[float]] = ([], [])
         next_look, rounds = MIN_WARM_UP_ROUNDS, 0
-        while self._spent_share(began_ns) < MAX_WARM_UP_SHARE or rounds == 0:
+        while self._spent_share(stopwatch) < MAX_WARM_UP_SHARE or rounds == 0:
             rounds += 1
             for arm, turn in enumerate(self._play_round(WARM_UP, self.random.getrandbits(1))):
                 durations[arm].append(turn.duration_ns / self._steps[arm])
@@ -85,11 +85,11 @@ class Referee:
                     return
             self.tick(self.log_ratios)
 
-    def _play_first_steps(self, began_ns: int) -> None:
+    def _play_first_steps(self, stopwatch: Stopwatch) -> None:
         """Run the first steps, which may compile or fill caches, and say nothing about the later ones."""
         for _ in range(MIN_WARM_UP_ROUNDS):
             self._play_round(WARM_UP, self.random.getrandbits(1))
-            if self._spent_share(began_ns) > MAX_WARM_UP_SHARE:
+            if self._spent_share(stopwatch) > MAX_WARM_UP_SHARE:
                 return
 
     def _lengthen(self) -> None:
@@ -125,8 +125,8 @@ class Referee:
             turns[arm] = self.players[arm].turn(self._steps[arm], flags, core)
         return turns[0], turns[1]
 
-    def _spent_share(self, began_ns: int) -> float:
-        return (self.clock.now_ns() - began_ns) / (self.seconds * 1e9)
+    def _spent_share(self, stopwatch: Stopwatch) -> float:
+        return stopwatch.seconds / self.seconds
 
 
 def log_rate_ratio(a: Turn, b: Turn) -> float:

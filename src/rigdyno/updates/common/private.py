@@ -23,6 +23,7 @@ from rigdyno.contracts import (
     WorkerPlace,
     Workload,
 )
+from rigdyno.contracts.options import Natural, NotNegative, Positive, Probability
 
 if TYPE_CHECKING:
     import torch
@@ -40,24 +41,17 @@ NO_EPSILON = (
 class PrivateUpdate(Update):
     private: ClassVar[bool] = True
 
-    noise_multiplier: float = 1.0  # standard deviation of the noise, in units of max_grad_norm
-    epsilon: float = 0.0  # if above 0: choose the smallest noise that keeps `epochs` epochs within it
-    epochs: int = 0
-    max_grad_norm: float = 1.0  # clipping norm of per-sample gradients
-    delta: float = 1e-5  # probability at which epsilon holds
+    noise_multiplier: Positive = 1.0  # standard deviation of the noise, in units of max_grad_norm
+    epsilon: NotNegative = 0.0  # if above 0: choose the smallest noise that keeps `epochs` epochs within it
+    epochs: Natural = 0
+    max_grad_norm: Positive = 1.0  # clipping norm of per-sample gradients
+    delta: Probability = 1e-5  # probability at which epsilon holds
     group_norm: bool = False  # replace BatchNorm, which mixes samples, by GroupNorm
 
     def __post_init__(self) -> None:
-        for name in ("noise_multiplier", "max_grad_norm"):
-            figure = getattr(self, name)
-            if not (math.isfinite(figure) and figure > 0):
-                raise BadValue(f"update.{name} must be a number above 0, not {figure!r}", key=f"set.update.{name}")
-        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
-            raise BadValue(f"update.epsilon must not be negative: {self.epsilon!r}", key="set.update.epsilon")
-        if (self.epsilon > 0) != (self.epochs > 0) or self.epochs < 0:
+        super().__post_init__()
+        if (self.epsilon > 0) != (self.epochs > 0):
             raise BadValue("update.epsilon and update.epochs must be set together", key="set.update.epsilon")
-        if not 0 < self.delta < 1:
-            raise BadValue(f"update.delta must be between 0 and 1, not {self.delta!r}", key="set.update.delta")
 
     def refuses(self, workload: Workload) -> str | None:
         return None
