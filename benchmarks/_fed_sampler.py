@@ -1,9 +1,9 @@
-"""A sampler with every probe that a rig can have, fed from files of the real size and format:
-`python _fed_sampler.py CELL_FOLDER FED_FOLDER` reads until it is told to stop.
+"""Run a sampler with every probe, fed from files of the real size and format, until SIGTERM:
+`python _fed_sampler.py CELL_FOLDER FED_FOLDER`.
 
-More than any one rig has: the host's own files; a server of two packages, eight cards and thirty sensors; a Jetson's
-rails and its tegrastats; a wall meter that prints once a second. A real driver takes longer for an answer than a file
-does; that time isn't on this bill.
+No machine has all of them: the host's own files; a server with two packages, eight GPUs and thirty sensors; the rails
+and the tegrastats of a Jetson; a wall meter that prints once a second. A real driver answers more slowly than a file,
+and that time is not included.
 """
 
 from __future__ import annotations

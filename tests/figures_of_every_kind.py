@@ -23,7 +23,7 @@ def bars(*, log=False):
     panel = Panel(
         y=Axis(quantity="rate", unit="it/s"),
         series=(
-            Series(name="this rig", role="measured", data=own),
+            Series(name="this machine", role="measured", data=own),
             Series(name="RTX 3090", role="published", data=printed, source="somewhere"),
         ),
     )
@@ -59,7 +59,7 @@ def curve():
     printed = tuple(datum(n, v) for n, v in {1: 38.0, 2: 70.0, 4: 130.0, 8: 240.0, 16: 430.0, 32: 800.0}.items())
     ideal = tuple(datum(n, 41.0 * n) for n in (1, 2, 4, 8, 16, 32))
     series = (
-        Series(name="this rig", role="measured", data=own),
+        Series(name="this machine", role="measured", data=own),
         Series(name="K80", role="published", data=printed, source="somewhere"),
         Series(name="ideal", role="ideal", data=ideal),
     )

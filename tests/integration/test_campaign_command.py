@@ -124,7 +124,7 @@ class TestWithStoredCampaigns:
     def test_show_prints_the_details_of_each_suite(self, campaign, tmp_path):
         done = here("show", campaign.folder.name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.count("The rig and its environment") == 2
+        assert done.stdout.count("The machine and its environment") == 2
 
     def test_a_run_of_a_campaign_is_found_by_its_name(self, campaign, tmp_path):
         done = here("report", campaign.runs["device"].folder.name, cwd=tmp_path)

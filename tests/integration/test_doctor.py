@@ -14,7 +14,7 @@ from rigdyno.features.doctor.diagnose import Diagnosis
 from rigdyno.features.doctor.report import draw
 from rigdyno.rig import traps
 
-SECTIONS = ("The rig", "Limits of the container", "Software", "Meters and noise detectors", "Noise now", "Traps")
+SECTIONS = ("The machine", "Limits of the container", "Software", "Meters and noise detectors", "Noise now", "Traps")
 
 
 def test_quick_prints_all_sections_as_plain_text():

@@ -311,7 +311,7 @@ def test_sizes_beyond_the_validated_range_are_a_warning(forecast):
         (("--bytes-per-step", "-5", *LINK[2:]), K80, "--bytes-per-step must be a number above zero, not -5"),
         (LINK, ONE_NODE, "to use the given link add --batch, the items that one device does in a step"),
         (("--devices-per-node", "4"), K80, "--devices-per-node says 4, but one node of the points holds 8"),
-        ((), K80.replace("nodes", "link_gbit_s"), "'link_gbit_s' is 1 and 4; a rig has only one"),
+        ((), K80.replace("nodes", "link_gbit_s"), "'link_gbit_s' is 1 and 4; a machine has only one"),
     ],
 )
 def test_bad_input_prints_one_line_and_exits_with_2(forecast, flags, text, said):

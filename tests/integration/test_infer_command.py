@@ -547,7 +547,7 @@ def test_a_full_disk_is_reported_and_the_run_resumes(given, warm, uninterrupted,
 
 def test_every_verb_reads_the_stored_run(given, warm, tmp_path):
     for name in ("one", "two"):
-        answer = warm.run(*infer_command(given, name, "--label", "my rig"), cwd=tmp_path)
+        answer = warm.run(*infer_command(given, name, "--label", "my machine"), cwd=tmp_path)
         assert answer.code == 0, answer.err
     record, rows = read_only_record(tmp_path / "one")
     assert record.outcome == Completed()
@@ -556,7 +556,7 @@ def test_every_verb_reads_the_stored_run(given, warm, tmp_path):
     wall = record.facts.totals["time"].value
     assert 0 < (rows["end_ns"][-1] - rows["start_ns"][0]) / 1e9 <= wall
     assert (record.spec.options["model"], record.spec.options["block"]) == ("net.pt2", "8x8x8")
-    assert record.label == "my rig"
+    assert record.label == "my machine"
     assert record.environment.framework["torch"]
     assert "node0/telemetry.rows" in record.files
     assert str(tmp_path) not in msgspec.json.encode(record).decode()
@@ -695,7 +695,7 @@ def test_a_pipe_gets_plain_lines_of_80_columns(given, warm, tmp_path):
     assert "\x1b" not in text
     assert "\r" not in text
     assert max(map(len, text.splitlines())) <= 80
-    assert re.match(r"This rig: .*\n(  .*\n)*Plan: infer, 1 cell, about ", answer.out)
+    assert re.match(r"This machine: .*\n(  .*\n)*Plan: infer, 1 cell, about ", answer.out)
     assert re.fullmatch(r"\[1/1\] 01-infer: done in [\d.]+ s\n", answer.err)
     for words in ("kvoxel/s", "Verdict: ", "\nSaved in out\n", "\nSaved in out.runs/infer."):
         assert words in answer.out

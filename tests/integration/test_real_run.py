@@ -26,13 +26,21 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished_run(folder) -> subprocess.CompletedProcess[str]:
-    return rigdyno(*SMALL, "--label", "my rig", cwd=folder)
+    return rigdyno(*SMALL, "--label", "my machine", cwd=folder)
 
 
 def test_the_output_has_plan_result_and_location(finished_run, folder):
     assert finished_run.returncode == 0, finished_run.stderr
     saved = f"runs/{only_run(folder).name}"
-    for words in ("This rig: ", "Plan: tensor_add, 1 cell", "my rig", "it/s", "Verdict: ", saved, "Worth trying next"):
+    for words in (
+        "This machine: ",
+        "Plan: tensor_add, 1 cell",
+        "my machine",
+        "it/s",
+        "Verdict: ",
+        saved,
+        "Worth trying next",
+    ):
         assert words in finished_run.stdout
     assert finished_run.stderr.startswith("[1/1] 01-tensor_add-256: done in")
 
@@ -58,7 +66,7 @@ def test_the_record_has_outcome_memory_label_and_versions(finished_run, folder):
     assert record.outcome.quality.correct is True
     assert record.exit_codes == {"rank0": 0, "node0": 0}
     assert record.peak_memory_bytes > 50_000_000
-    assert record.label == "my rig"
+    assert record.label == "my machine"
     assert record.environment.packages["torch"] == record.environment.framework["torch"]
     assert record.environment.packages["rigdyno"] == package.__version__
 
@@ -141,7 +149,7 @@ def test_two_runs_at_once_share_one_store(tmp_path):
     assert (code, err) == (0, "")
     assert "it/s" in out
     assert "Verdict: " in out
-    assert [words for words in ("This rig", "Plan:", "Saved in", "Worth trying") if words in out] == []
+    assert [words for words in ("This machine", "Plan:", "Saved in", "Worth trying") if words in out] == []
     runs = run_folders(tmp_path / "runs")
     assert [type(record.outcome) for run in runs for record in records(run)] == [Completed, Completed]
     assert document["saved_in"][0] in {f"runs/{run.name}" for run in runs}

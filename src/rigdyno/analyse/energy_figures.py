@@ -25,7 +25,7 @@ LEAST_COVERAGE = 0.8  # of the window: below this, too much of the energy per it
 
 Samples = tuple[Header, Rows]
 
-NO_IDLE = "the idle rig was not measured; `--idle 10s` does"
+NO_IDLE = "the idle machine was not measured; `--idle 10s` does"
 
 Rates = Sequence[float | None]
 
@@ -168,11 +168,11 @@ def net_of(energy: EnergyFigures, idle: EnergyFigures | Missing | None) -> Energ
     if isinstance(idle, Missing):
         return _with_missing_net(energy, idle)
     if idle.whole != energy.whole or not nodes <= idle.watts_by_node.keys():
-        reason = "the idle rig was not measured by the same meters on the same nodes"
+        reason = "the idle machine was not measured by the same meters on the same nodes"
         return _with_missing_net(energy, Missing(reason=reason))
     base = sum(idle.watts_by_node[node] for node in nodes)
     share = 1 - base / energy.watts.value if energy.watts.value else 0.0
-    method = f"less {show_scaled(base, 'W')} of the idle rig"
+    method = f"less {show_scaled(base, 'W')} of the idle machine"
     idle_watts = replace(idle.watts, value=base, low=None, high=None, confidence=None, method="mean of idle windows")
     return replace(
         energy,

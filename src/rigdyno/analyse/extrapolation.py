@@ -25,7 +25,7 @@ BETWEEN_PROCESSES = 1.96 * math.sqrt(2) * 0.015
 
 @dataclass(frozen=True)
 class ProcessSpread:
-    """The spread between processes of the same code on this rig."""
+    """The spread between processes of the same code on this machine."""
 
     deviation: float  # standard deviation of the logarithm of the rate
     degrees: int  # degrees of freedom

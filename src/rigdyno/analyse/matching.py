@@ -49,7 +49,7 @@ def _are_the_same(one: RunSpec, two: RunSpec) -> bool:
 
 
 def are_alike(one: RunSpec, two: RunSpec) -> bool:
-    """Tell whether two specs are equal except for the number of threads, which also depends on the rig."""
+    """Tell whether two specs are equal except for the number of threads, which also depends on the machine."""
     return _are_the_same(replace(one, threads=None), replace(two, threads=None))
 
 

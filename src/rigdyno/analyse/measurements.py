@@ -32,7 +32,7 @@ def without_idle(found: Sequence[Measurement]) -> list[Measurement]:
     others = [each for each in found if each.spec.workload != IDLE]
     if idle is None or not others:
         return list(found)
-    drawn = idle.energy if idle.kinds else Missing(reason=f"the idle rig was not measured: {idle.why_missing()}")
+    drawn = idle.energy if idle.kinds else Missing(reason=f"the idle machine was not measured: {idle.why_missing()}")
     return [
         each
         if not isinstance(each.energy, EnergyFigures)

@@ -257,8 +257,8 @@ def _describe_soak(measurement: Measurement) -> str:
     if measurement.soak.throttled:
         return f"Throttled: {rates}{kept}."
     if measurement.soak.fell:
-        return f"It fell: {rates}{kept}, but other load or a short soak may be why."
-    return f"It held: {rates}{kept}."
+        return f"Slower at the end: {rates}{kept}, but other load or a short soak may be why."
+    return f"No throttling: {rates}{kept}."
 
 
 def _differing_name(measurement: Measurement, identifying: Sequence[Column]) -> str:

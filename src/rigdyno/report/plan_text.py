@@ -18,7 +18,7 @@ NOTICED_SECONDS = 2.0  # shorter times are not mentioned
 
 
 def describe_plan(head: RunHead, root: Path, page: Page, *, every_cell: bool = False) -> list[str]:
-    lines = textwrap.wrap(f"This rig: {head.system.line()}", page.width, subsequent_indent="  ")
+    lines = textwrap.wrap(f"This machine: {head.system.line()}", page.width, subsequent_indent="  ")
     lines += textwrap.wrap(summarise_plan(head.plan), page.width, subsequent_indent="  ")
     if every_cell:
         lines += [describe_planned_cell(cell) for cell in head.plan.runnable if cell.is_planned]

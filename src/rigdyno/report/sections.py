@@ -92,7 +92,7 @@ def _make_energy_row(measurement: Measurement, energy: EnergyFigures, name: str)
 
 def _energy_notes(found: Sequence[EnergyFigures]) -> list[str]:
     idle = {show_scaled(each.idle_watts.value, "W") for each in found if isinstance(each.idle_watts, Estimate)}
-    notes = [f"net of idle: without the {', '.join(sorted(idle))} that the idle rig draws"] if idle else []
+    notes = [f"net of idle: without the {', '.join(sorted(idle))} that the idle machine draws"] if idle else []
     return notes + ([_LESS_THAN_ALL] if any(each.whole == "chips" for each in found) else [])
 
 

@@ -22,7 +22,7 @@ from rigdyno.store.folder import StoredCell
 
 def describe_run_in_full(head: RunHead, cells: Sequence[StoredCell], view: View, page: Page) -> str:
     facts = list_rig_facts(head, [cell.record for cell in cells])
-    lines = [terminal.render(view, page).rstrip(), "", "The rig and its environment"]
+    lines = [terminal.render(view, page).rstrip(), "", "The machine and its environment"]
     lines += [line for name, value in facts for line in _fact(name, value, page)]
     for cell in cells:
         lines += ["", *_cell_lines(cell, page)]

@@ -21,7 +21,7 @@ ADD_SECONDS, LIMIT_SECONDS = 6.0, 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class QuickSuite(Suite):
-    """This rig in a minute: what bare `rigdyno` runs"""
+    """This machine in a minute: what bare `rigdyno` runs"""
 
     excerpt: ClassVar[bool] = True
 
@@ -41,7 +41,7 @@ class QuickSuite(Suite):
 
     def present(self, measurements: Sequence[Measurement]) -> Presentation:
         return Presentation(
-            title="This rig in a minute",
+            title="This machine in a minute",
             headline=words.headline(measurements),
             tables=(_one_table(measurements),),
             figures=make_figures(measurements),

@@ -196,4 +196,4 @@ def test_a_card_that_lowers_its_clock_is_suspect_but_for_its_usual_cap_on_power(
 def test_an_idle_rig_that_could_not_be_measured_is_the_reason():
     failed = a_record(RunSpec(workload="idle"), outcome=Failed(kind="exit", phase="start", message="exit code 1"))
     (found,) = without_idle(measurements([CellData(failed), cell(INPUT, in_w=40.0)]))
-    assert "the idle rig was not measured: exit while in start: exit code 1" in found.energy.net_per_item.reason
+    assert "the idle machine was not measured: exit while in start: exit code 1" in found.energy.net_per_item.reason

@@ -1,4 +1,4 @@
-"""The idle rig before and after: where there is a meter or it was asked for, and inside of the budget."""
+"""The idle machine before and after: where there is a meter or it was asked for, and inside of the budget."""
 
 import pytest
 

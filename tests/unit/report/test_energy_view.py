@@ -76,7 +76,7 @@ def test_energy_net_of_idle_is_shown_if_idle_was_measured(tmp_path):
     (row,) = find_table(api.load(path).view(), "Energy").rows
     assert row.entries["net_energy"].value == pytest.approx(30 * 0.101, rel=0.01)
     assert find_table(api.load(path).view(), "Energy").notes == (
-        "net of idle: without the 11.0 W that the idle rig draws",
+        "net of idle: without the 11.0 W that the idle machine draws",
     )
     assert [each.spec.workload for each in api.load(path).measurements] == ["tensor_add"]
 
@@ -145,9 +145,9 @@ def test_runs_whose_meters_cover_different_parts_are_not_compared(tmp_path):
 
 def test_the_leaderboard_has_an_energy_column_if_a_run_has_a_meter(tmp_path):
     assert "energy" not in command("leaderboard", "device", "--out", tmp_path)
-    metered_run(tmp_path, label="my rig")
+    metered_run(tmp_path, label="my machine")
     text = command("leaderboard", "device", "--out", tmp_path, "--format", "csv")
-    assert "my rig" in text
+    assert "my machine" in text
     assert "energy" in text
 
 

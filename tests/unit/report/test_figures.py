@@ -37,7 +37,7 @@ def with_series(figure, *series):
 
 
 def measured(*data, **changes):
-    return Series(**{"name": "this rig", "role": "measured", "data": data, **changes})
+    return Series(**{"name": "this machine", "role": "measured", "data": data, **changes})
 
 
 @pytest.mark.parametrize("figure", [bars(), leaderboard(), distribution(), stack()], ids=lambda each: each.kind)
@@ -71,7 +71,7 @@ def test_an_axis_with_values_up_to_zero_is_never_logarithmic(values):
 def test_no_line_crosses_a_gap(figure):
     (line, *_) = marks(figure, "line")
     assert line["encoding"]["detail"]["field"] == "segment"
-    rows = [row for row in rows_of(line) if row["series"] in ("this rig", "rate")]
+    rows = [row for row in rows_of(line) if row["series"] in ("this machine", "rate")]
     segments = dict.fromkeys(row["segment"] for row in rows)
     assert len(segments) == 2
     first, second = ([row["x"] for row in rows if row["segment"] == segment] for segment in segments)
@@ -115,7 +115,7 @@ def _scale(channel):
 def test_other_roles_look_different_from_measured_ones(figure, verdict):
     """They differ in more than colour: stripes, a hollow mark of another shape, or dashes."""
     look = find_looks(replace(figure, verdict=verdict))
-    own = [name for name in look if name in ("this rig", "measured here", "workloads", "measured")]
+    own = [name for name in look if name in ("this machine", "measured here", "workloads", "measured")]
     others = set(look) - set(own)
     assert own
     assert others
@@ -238,7 +238,7 @@ def test_a_tooltip_has_value_interval_and_n():
         for each in ElementTree.fromstring(draw_svg(bars())).iter()
         if each.get("class") == "datum"
     ]
-    assert "add, as published, this rig: 30.6 it/s; 95 % interval 29.1 it/s to 32.1 it/s; n = 120; VALID" in said
+    assert "add, as published, this machine: 30.6 it/s; 95 % interval 29.1 it/s to 32.1 it/s; n = 120; VALID" in said
     assert "add, corrected, RTX 3090 (published): 21.0 it/s" in said
     assert any(each.endswith("SUSPECT; other tenants") for each in said)
 

@@ -41,7 +41,7 @@ def list_headings(page):
 def test_the_answer_comes_first_and_then_the_evidence(page):
     assert list_headings(page) == [
         "device: tensor add, and the machine's own limits", "Tables", "Compared with published results",
-        "How it was measured", "The rig", "Every raw file",
+        "How it was measured", "The machine", "Every raw file",
     ]  # fmt: skip
     answer = page.one("div", class_="answer")
     assert re.search(r"tensor add, as published\s+32\.8 it/s\s+\[32\.7, 32\.9\]\s+✓VALID", answer.text())

@@ -182,4 +182,4 @@ def test_without_the_extra_the_command_says_so_once(tmp_path):
     answer = here("report", str(run), "--html", "report.html", cwd=tmp_path)
     assert answer.returncode == 0
     assert answer.stderr.count("pip install 'rigdyno[figures]'") == answer.stderr.count("\n") == 1
-    assert "It held" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "No throttling" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -70,7 +70,7 @@ CELLS = (
 def test_the_plan_states_time_memory_and_refusals():
     lines = describe_plan(a_head(CELLS), Path("runs"), Page(width=80))
     assert lines == [
-        "This rig: Test CPU, 2 cores, 8.00 GB memory, no accelerator",
+        "This machine: Test CPU, 2 cores, 8.00 GB memory, no accelerator",
         "Plan: test, 1 cell, about 12 s, up to 2.00 GB of memory",
         "  not run: tensor_add variant=corrected: needs 12.0 TB of memory",
     ]
@@ -229,9 +229,9 @@ def test_a_private_update_is_named_with_its_epsilon():
     ("burst", "sustained", "throttled", "fell", "sentence"),
     [
         (300.0, 55.0, True, True, "Throttled: 300 it/s at first, 55.0 it/s at the end (18 %)."),
-        (300.0, 55.0, False, True, "It fell: 300 it/s at first, 55.0 it/s at the end (18 %)"),
-        (300.0, 297.0, False, False, "It held: 300 it/s at first, 297 it/s at the end (99 %)."),
-        (0.0, 5.0, False, False, "It held: 0 it/s at first, 5.00 it/s at the end."),
+        (300.0, 55.0, False, True, "Slower at the end: 300 it/s at first, 55.0 it/s at the end (18 %)"),
+        (300.0, 297.0, False, False, "No throttling: 300 it/s at first, 297 it/s at the end (99 %)."),
+        (0.0, 5.0, False, False, "No throttling: 0 it/s at first, 5.00 it/s at the end."),
     ],
 )
 def test_a_soak_says_whether_the_rate_held(burst, sustained, throttled, fell, sentence):

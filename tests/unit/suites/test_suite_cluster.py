@@ -222,7 +222,7 @@ def measured(cards, parts, accuracy=0.95, watts=None, workload="mnist_cnn", **ch
 
 
 def energy(watts):
-    none = Missing(reason="the idle rig was not measured")
+    none = Missing(reason="the idle machine was not measured")
     one = {"n": 1, "method": "one process"}
     return EnergyFigures(
         whole="board",

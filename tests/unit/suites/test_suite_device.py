@@ -316,13 +316,13 @@ def test_a_soak_shows_what_was_kept():
 
 def test_a_soak_that_held():
     shown = DeviceSuite().present([soaked(sustained=297.0, throttled=False)])
-    assert shown.closing == ("It held: 300 it/s at first, 297 it/s at the end of 10 min.",)
+    assert shown.closing == ("No throttling: 300 it/s at first, 297 it/s at the end of 10 min.",)
     assert shown.tables[0].rows[0].entries["held"].text == "yes"
 
 
 def test_a_soak_that_fell_for_another_reason_is_not_called_throttled():
     shown = DeviceSuite().present([soaked(throttled=False, fell=True)])
-    assert shown.closing[0].startswith("It fell: 300 it/s at first, 55.0 it/s at the end of 10 min.")
+    assert shown.closing[0].startswith("Slower at the end: 300 it/s at first, 55.0 it/s at the end of 10 min.")
     assert shown.tables[0].rows[0].entries["held"].text == "no"
 
 

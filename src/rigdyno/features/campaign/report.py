@@ -36,7 +36,7 @@ class SuiteReport(NamedTuple):
 
 
 def campaign_lines(plan: CampaignPlan, rig: str, root: Path, page: Page, *, every_cell: bool = False) -> list[str]:
-    lines = textwrap.wrap(f"This rig: {rig}", page.width, subsequent_indent="  ")
+    lines = textwrap.wrap(f"This machine: {rig}", page.width, subsequent_indent="  ")
     count, seconds = len(plan.plans), show_seconds(plan.budget_seconds)
     lines.append(f"Plan: {count} suite{'s' if count != 1 else ''} in {seconds} (--budget)")
     for each in plan.plans:

@@ -33,7 +33,7 @@ class DiagnosisLine(NamedTuple):
 
 def draw(diagnosis: Diagnosis, console: Console) -> None:
     sections = {
-        "The rig": _rig(diagnosis.system, diagnosis.accelerators_reason),
+        "The machine": _rig(diagnosis.system, diagnosis.accelerators_reason),
         "Limits of the container": _limits(diagnosis.system.limits, diagnosis.system.cpu),
         "Software": _software(diagnosis.environment),
         "Meters and noise detectors": chain.from_iterable(map(_meter, diagnosis.meters)),

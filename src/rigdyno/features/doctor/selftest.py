@@ -1,4 +1,4 @@
-"""Run every path that the devices of this rig can take once, as ordinary runs of a small size."""
+"""Run every path that the devices of this machine can take once, as ordinary runs of a small size."""
 
 from __future__ import annotations
 

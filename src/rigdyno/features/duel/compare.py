@@ -111,7 +111,7 @@ def _compare_rates(both: Both, kind: str, what: str, sides: Sides) -> Comparison
 
 
 def _compare_energy(both: Both, kind: str, what: str, sides: Sides) -> Iterator[Comparison]:
-    """Compare the energy per item if both sides have it, by meters that cover the same part of a rig.
+    """Compare the energy per item if both sides have it, by meters that cover the same part of a machine.
 
     The noise floor was measured in time, not in joules, so the margin is the given one.
     """
@@ -121,7 +121,7 @@ def _compare_energy(both: Both, kind: str, what: str, sides: Sides) -> Iterator[
         return
     name = f"{what}, energy"
     if before.whole != after.whole:
-        sentence = f"{before.source} and {after.source} don't measure the same part of a rig"
+        sentence = f"{before.source} and {after.source} don't measure the same part of a machine"
         yield refuse_comparison(name, sides, Reason(code="different_meters", sentence=sentence), both)
         return
     ratio = log_ratio_estimate(after.process_per_item, before.process_per_item)

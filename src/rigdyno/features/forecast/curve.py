@@ -1,4 +1,4 @@
-"""Forecast the throughput of a larger rig from a few points of a smaller one.
+"""Forecast the throughput of a larger machine from a few points of a smaller one.
 
 The cost of an item, in devices times seconds, is extrapolated: it is constant under perfect scaling. A few points can't
 tell many curves apart, so there are few forms, fixed in advance, with two parameters each. They are weighted by how

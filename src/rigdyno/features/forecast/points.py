@@ -1,4 +1,4 @@
-"""Read the input of `rigdyno forecast`: a CSV file or stored runs, and flags about the rig."""
+"""Read the input of `rigdyno forecast`: a CSV file or stored runs, and flags about the machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _read_runs(paths: Sequence[Path], load: Callable[[Path], Run]) -> Given:
 
 
 def _machine_line(run: Run) -> str:
-    """Describe each kind of machine once: one node and two equal nodes are the same rig."""
+    """Describe each kind of machine once: one node and two equal nodes are the same machine."""
     return "; ".join(dict.fromkeys(machine.line() for machine in run.head.machines(run.records)))
 
 
@@ -118,10 +118,10 @@ def _point(line: Line, where: str) -> ScalingPoint:
 
 
 def _rig_value(lines: Sequence[tuple[str, Line]], column: str, path: Path) -> float | None:
-    """Return a value of the whole rig, which must be the same in every line that has it."""
+    """Return a value of the whole machine, which must be the same in every line that has it."""
     found = sorted({_number(line, column, where) for where, line in lines if _is_filled(line, column)})
     if len(found) > 1:
-        raise BadValue(f"{path}: '{column}' is {found[0]:g} and {found[-1]:g}; a rig has only one")
+        raise BadValue(f"{path}: '{column}' is {found[0]:g} and {found[-1]:g}; a machine has only one")
     return found[0] if found else None
 
 

@@ -93,7 +93,7 @@ def forecast_view(forecast: Forecast, work: Work | None, remarks: Sequence[str])
     figures = [*forecast.measured_rates(), *map(forecast.at, forecast.sizes)]
     crossing = forecast.crossing
     return View(
-        title="What a larger rig would give",
+        title="What a larger machine would give",
         rigs=(f"from {len(forecast.curve.points)} points of {forecast.source}",),
         doubts=tuple(doubts(forecast.curve.points, [forecast.expect(size) for size in forecast.sizes])),
         tables=(_rates_table(figures, forecast), *(() if work is None else (_job_table(figures, work, forecast),))),

@@ -1,4 +1,4 @@
-"""Forecast the time of a volume on any number of devices, from a stored run of this rig."""
+"""Forecast the time of a volume on any number of devices, from a stored run of this machine."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _find_sharing(runs: Sequence[Path], out: str | None, runs_at: RunsAt) -> tup
                 return _read_sharing([folder.path], runs_at), []
             except RigdynoError:  # it failed, or has other suites: try an older one
                 continue
-    return None, ["this rig was not measured: `rigdyno run volume` takes about 4 minutes"]
+    return None, ["this machine was not measured: `rigdyno run volume` takes about 4 minutes"]
 
 
 def _has_inference(folder: RunFolder) -> bool:

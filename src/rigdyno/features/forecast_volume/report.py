@@ -1,4 +1,4 @@
-"""The view of a volume forecast: times of famous volumes on this rig and on the published GPUs."""
+"""The view of a volume forecast: times of famous volumes on this machine and on the published GPUs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def volume_forecast_view(forecast: VolumeForecast, remarks: Sequence[str] = ()) 
 
 
 def _source_line(own: Sharing | None) -> str:
-    return "no run of this rig" if own is None else f"this rig: {own.name}"
+    return "no run of this machine" if own is None else f"this machine: {own.name}"
 
 
 def _volumes_table(forecast: VolumeForecast) -> Table:
@@ -90,7 +90,7 @@ def _volumes_table(forecast: VolumeForecast) -> Table:
 
 def _columns(forecast: VolumeForecast) -> list[Column]:
     hours = JOB_TIME.in_unit("h")
-    own = [Column(key=OWN, title="this rig", metric=hours)] if forecast.own is not None else []
+    own = [Column(key=OWN, title="this machine", metric=hours)] if forecast.own is not None else []
     return [*own, *(Column(key=_column_key(row), title=_short_name(row), metric=hours) for row in gpus())]
 
 
@@ -118,7 +118,7 @@ def _hours_table(forecast: VolumeForecast, devices: int) -> Table:
             f"GPUs: what one wrote in the published benchmark of 2018, "
             f"{show_percent(compute_written_share())} of what it "
             "printed, times their number: none of them shared a volume",
-            *(("energy: of this rig",) if energy else ()),
+            *(("energy: of this machine",) if energy else ()),
         ),
     )
 
@@ -193,7 +193,7 @@ def _hours_figure(forecast: VolumeForecast, devices: int) -> Figure:
     if forecast.own is not None:
         own = [(each.name, own_hours(forecast.own, each.voxels, devices)) for each in forecast.volumes]
         data = tuple(datum_of(name, hours) for name, hours in own)
-        series.append(Series(name="this rig", role="predicted", data=data))
+        series.append(Series(name="this machine", role="predicted", data=data))
     for row in gpus():
         data = tuple(datum(each.name, _gpu_hours(row, each.voxels, devices)) for each in forecast.volumes)
         series.append(Series(name=_short_name(row), role="published", data=data, source=row.source))
@@ -210,7 +210,7 @@ def _hours_figure(forecast: VolumeForecast, devices: int) -> Figure:
 def _closing(forecast: VolumeForecast) -> tuple[str, ...]:
     own = forecast.own
     if own is None:
-        return ("`rigdyno run volume` measures this rig; then its hours stand beside the GPUs'.",)
+        return ("`rigdyno run volume` measures this machine; then its hours stand beside the GPUs'.",)
     rate = own.at(own.smallest)
     shared = (
         f"every doubling of the devices keeps {show_percent(own.kept)} of the rate of each"
@@ -220,8 +220,8 @@ def _closing(forecast: VolumeForecast) -> tuple[str, ...]:
     largest = max(forecast.volumes, key=lambda each: each.voxels)
     needs = largest.voxels / (30 * 24 * SECONDS_PER_HOUR) / (rate.value / own.smallest)
     return (
-        f"This rig writes {show_scaled(rate.value, 'voxel/s')} on {own.smallest}; {shared}. {largest.name} in 30 days "
-        f"would take {needs:,.0f} such devices that lose nothing to each other.",
+        f"This machine writes {show_scaled(rate.value, 'voxel/s')} on {own.smallest}; {shared}. {largest.name} "
+        f"in 30 days would take {needs:,.0f} such devices without any loss between them.",
     )
 
 

@@ -92,7 +92,7 @@ def _render_evidence(content: Chapter, dossier: Dossier, position: ChapterPositi
     )
     inside = [*render_method(dossier, noise), tag("div", drawn, class_="small-figures"), left_out]
     yield position.folded("measured", "How it was measured", inside)
-    yield position.section("rig", "The rig", [render_facts(dossier.rig)])
+    yield position.section("rig", "The machine", [render_facts(dossier.rig)])
 
 
 def _render_files(view: View, dossier: Dossier, position: ChapterPosition) -> Markup | None:

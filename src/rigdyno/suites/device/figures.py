@@ -38,7 +38,9 @@ def _published_datum(row: PublishedAdd) -> Datum:
 
 
 def _adds_figure(adds: Sequence[Measurement]) -> Figure:
-    own = tuple(datum_of(f"this rig: {_name(each)}", each.throughput(), verdict=find_verdict(each)) for each in adds)
+    own = tuple(
+        datum_of(f"this machine: {_name(each)}", each.throughput(), verdict=find_verdict(each)) for each in adds
+    )
     kinds = sorted({kind_of(each) for each in adds})
     return Figure(
         key="tensor-add",

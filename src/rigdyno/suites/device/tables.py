@@ -193,8 +193,8 @@ def _soak_sentence(soak: Soak) -> str:
     if soak.throttled:
         return f"Throttled: {rates}. The published 'overheated' row fell the same way, from 300 to 55 it/s."
     if soak.fell:
-        return f"It fell: {rates}. Other load or a short soak may be why: it isn't called throttled."
-    return f"It held: {rates}."
+        return f"Slower at the end: {rates}. Other load or a short soak may be why: it isn't called throttled."
+    return f"No throttling: {rates}."
 
 
 def filter_by_workload(measurements: Iterable[Measurement], workload: str) -> list[Measurement]:

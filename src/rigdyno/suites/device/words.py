@@ -14,7 +14,7 @@ from rigdyno.suites.device.tables import filter_by_workload, kind_of, size_of, v
 
 
 def standing(measurements: Sequence[Measurement]) -> tuple[str, ...]:
-    """Return the rank of this rig among the published machines of its kind."""
+    """Return the rank of this machine among the published machines of its kind."""
     mine = _find_variant(measurements, "as_published")
     unranked = _why_unranked(mine)
     if mine is None or unranked is not None:
@@ -70,7 +70,7 @@ def _split_published(mine: Measurement) -> tuple[list[PublishedAdd], list[Publis
 
 
 def closing(measurements: Sequence[Measurement]) -> tuple[str, ...]:
-    """Return sentences about this rig's own figures."""
+    """Return sentences about this machine's own figures."""
     sentences = [_limit_sentence(measurements), _eager_sentence(measurements)]
     return (" ".join(sentence for sentence in sentences if sentence),) if any(sentences) else ()
 

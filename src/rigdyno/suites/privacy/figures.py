@@ -30,7 +30,7 @@ def _epoch_figure(results: PrivacyResults) -> Figure | None:
         panels=(
             Panel(
                 y=Axis(quantity="time of an epoch", unit="s"),
-                series=(Series(name="this rig", role="measured", data=data),),
+                series=(Series(name="this machine", role="measured", data=data),),
             ),
         ),
         caption=tables.settings(results),
@@ -49,7 +49,7 @@ def _batch_figure(results: PrivacyResults) -> Figure:
         kind="bars",
         title="The largest batch that fits",
         x=Axis(quantity="system", along="category"),
-        panels=(Panel(y=Axis(quantity="batch"), series=(Series(name="this rig", role="measured", data=data),)),),
+        panels=(Panel(y=Axis(quantity="batch"), series=(Series(name="this machine", role="measured", data=data),)),),
         caption=f"{tables.settings(results)}; what an engine keeps for each sample decides it",
     )
 

@@ -30,7 +30,7 @@ def _speedup_figure(curve: Sequence[Measurement]) -> Figure | None:
     )
     ideal = tuple(datum(x, float(x)) for x in sorted({each.x for each in own if not isinstance(each.x, str)}))
     series = (
-        Series(name="this rig", role="measured", data=own),
+        Series(name="this machine", role="measured", data=own),
         Series(name="K80 GPUs", role="published", data=published, source=load_resnet50_scaling()[0].source),
         Series(name="ideal", role="ideal", data=ideal),
     )

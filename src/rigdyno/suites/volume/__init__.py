@@ -41,8 +41,8 @@ ISOTROPIC_PATCH: unet.Zyx = (40, 432, 432)
 
 COUNTS = (1, 2, 4)  # numbers of devices, as published
 
-# Processes of the same code differ by more than their steps show, and by how much depends on the rig: three processes
-# show it, one long process doesn't. Two would be worse than one: their interval is thirteen times their difference.
+# Processes of the same code differ by more than their steps show, by an amount that depends on the machine. Three
+# processes show it, one long process doesn't. Two are worse than one: their interval is 13 times their difference.
 SECONDS, REPEATS, MOST_REPEATS = 5.0, 3, 8
 
 LONG_SECONDS = 14.0  # for a row with a single process

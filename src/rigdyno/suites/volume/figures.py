@@ -32,7 +32,7 @@ def _inference_figure(results: VolumeResults) -> Figure | None:
         datum(each.system, each.written_per_s) for each in load_unet3d() if each.written_per_s is not None
     )
     series = (
-        Series(name="this rig", role="measured", data=own),
+        Series(name="this machine", role="measured", data=own),
         Series(name="GPUs, as published", role="published", data=published, source=load_unet3d()[0].source),
     )
     return Figure(
@@ -48,7 +48,7 @@ def _inference_figure(results: VolumeResults) -> Figure | None:
 
 def _inference_name(each: Measurement) -> str:
     several = "" if each.spec.world_size == 1 else f", {each.spec.world_size} {rows.devices_word(each)}"
-    return f"this rig, blocks {SCHEMES.get(rows.scheme(each), rows.scheme(each))}{several}"
+    return f"this machine, blocks {SCHEMES.get(rows.scheme(each), rows.scheme(each))}{several}"
 
 
 def _efficiency_figure(results: VolumeResults) -> Figure | None:
@@ -61,7 +61,7 @@ def _efficiency_figure(results: VolumeResults) -> Figure | None:
         if isinstance(entry, RatioEntry):
             entry = Number(value=entry.value, low=entry.low, high=entry.high)
         own.append(datum_of(each.spec.world_size, entry, verdict=find_verdict(each)))
-    series = [Series(name="this rig", role="measured", data=tuple(own))]
+    series = [Series(name="this machine", role="measured", data=tuple(own))]
     for system in dict.fromkeys(each.system for each in load_unet3d() if each.devices > 1):
         mine = [each for each in load_unet3d() if each.system == system]
         data = tuple(datum(each.devices, each.efficiency(load_unet3d())) for each in mine)

@@ -97,7 +97,7 @@ def published_form_table(results: VolumeResults) -> Table:
 
 def name_of(each: Measurement) -> str:
     other = "" if rows.network(each) == "published" else f", {rows.network(each)}"
-    return (each.records[-1].label or "this rig") + other
+    return (each.records[-1].label or "this machine") + other
 
 
 def _times_row(results: VolumeResults, trained: Measurement | None, inferred: Measurement | None) -> Row:
@@ -154,7 +154,7 @@ def _published_times(each: PublishedUnet) -> dict[str, Entry]:
 
 
 def _size_notes(results: VolumeResults) -> tuple[str, ...]:
-    said = ["devices of this rig: processes that share its cores"] if _uses_cpu(results) else []
+    said = ["devices of this machine: processes that share its cores"] if _uses_cpu(results) else []
     said.append("published: 12/60/300/1500 maps, patches of 40x432x432, a patch of each device in an iteration")
     smaller = [each for each in results.trained if not rows.is_full(each)]
     if smaller:

@@ -51,7 +51,7 @@ def standing(results: VolumeResults) -> tuple[str, ...]:
     times = written / rate.value
     relation = f"{times:.3g} times as many as" if times >= 1 else f"{1 / times:.3g} times fewer than"
     return (
-        f"The published {quickest.device} wrote {show_scaled(written, 'voxel/s')}, {relation} this rig: "
+        f"The published {quickest.device} wrote {show_scaled(written, 'voxel/s')}, {relation} this machine: "
         f"{show_percent(compute_written_share())} of the printed "
         f"{show_scaled(quickest.voxels_per_s or 0.0, 'voxel/s')}.",
     )
@@ -63,7 +63,7 @@ def closing(results: VolumeResults) -> tuple[str, ...]:
 
 
 def _time_sentence(results: VolumeResults) -> str | None:
-    """Return the time of both published jobs on this rig."""
+    """Return the time of both published jobs on this machine."""
     best = results.best
     seconds = None if best is None else results.seconds(best)
     trained = next((results.seconds(each) for each in results.trained if each.kinds), None)

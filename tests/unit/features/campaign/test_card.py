@@ -123,7 +123,7 @@ class TestThePlan:
         plan = CampaignPlan((a_plan("device"), a_plan("scaling", cells=1)), left_out, 24.0)
         lines = campaign_lines(plan, "Test CPU", tmp_path, Page())
         assert lines == [
-            "This rig: Test CPU",
+            "This machine: Test CPU",
             "Plan: 2 suites in 24 s (--budget)",
             "  device, 16 s, 2 cells",
             "  scaling, 8.0 s, 1 cell",

@@ -265,7 +265,7 @@ class TestByJoules:
         monkeypatch.setattr("rigdyno.features.duel.plan.find_update_seconds", lambda clock: sensor)
         metered = Resources(available_bytes=10**12, has_meter=True)
         plan = planned(by="joules", budget_seconds=3600.0, resources=metered)
-        assert {cell.spec.workload for cell in plan.cells} == {"tensor_add"}  # no idle rig beside the pairs
+        assert {cell.spec.workload for cell in plan.cells} == {"tensor_add"}  # no idle machine beside the pairs
         assert plan.duel.turn_seconds == pytest.approx(turn)
         assert plan.cells[0].spec.budget.seconds >= 6 * turn
         assert plan.seconds <= 3600.0

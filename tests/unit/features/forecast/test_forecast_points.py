@@ -63,7 +63,7 @@ def test_what_is_known_of_the_link_may_stand_in_any_line(file):
         ("devices,throughput,nodes\n8,3,1\n8,3,2\n", "8 devices lie on different numbers of nodes"),
         ("devices,throughput,link_gbit_s\n1,3,fast\n", "points.csv:2: 'link_gbit_s' must be a number, not 'fast'"),
         ("devices,throughput,bytes_per_step\n1,3,-1\n", "'bytes_per_step' must be a number above zero, not -1"),
-        ("devices,throughput,link_gbit_s\n1,3,10\n2,6,25\n", "'link_gbit_s' is 10 and 25; a rig has only one"),
+        ("devices,throughput,link_gbit_s\n1,3,10\n2,6,25\n", "'link_gbit_s' is 10 and 25; a machine has only one"),
     ],
 )
 def test_bad_files_are_refused_with_the_line(file, text, said):
