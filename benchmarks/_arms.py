@@ -135,7 +135,7 @@ def keep_kernels(cases: Sequence[Case]) -> None:
 
 
 def ratios(one: Arm, other: Arm) -> list[float]:
-    """Of the rounds that both took part in: the newest."""
+    """Return the ratios of the newest rounds that both arms took part in."""
     both = min(len(one.rounds), len(other.rounds))
     return [a / b for a, b in zip(one.rounds[-both:], other.rounds[-both:], strict=True)]
 

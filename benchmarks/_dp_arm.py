@@ -92,7 +92,7 @@ def ours(net: nn.Module, loader: DataLoader[Any], kernels: bool) -> Training:
 
 
 def opacus(net: nn.Module, loader: DataLoader[Any], mode: str) -> Training:
-    """As its own users do it: by its validator, which replaces what it can't train, and without changes in place."""
+    """Train as users of Opacus do: its validator replaces what it can't train, and no operation works in place."""
     from opacus import PrivacyEngine
     from opacus.validators import ModuleValidator
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rigdyno.base.clock import SystemClock
 
-GROUP = "RIGDYNO_FAULT_GROUP"  # the control group that the worker joins by itself, so that a fault hits nobody else
+GROUP = "RIGDYNO_FAULT_GROUP"  # the worker joins this control group by itself, so that a fault hits only it
 PAGES = "RIGDYNO_FAULT_PAGES"
 PAGES_BYTES = 128 << 20
 LEFT_BYTES = PAGES_BYTES // 2
@@ -86,7 +86,7 @@ class Fault:
 
 
 def write_step(folder: Path) -> Path:
-    """The step's file; what shifts a worker's clocks goes beside it, for PYTHONPATH."""
+    """Write the step's file, and in the same folder the module that shifts a worker's clocks, for PYTHONPATH."""
     (folder / "sitecustomize.py").write_text(SITE_CUSTOMIZE)
     step = folder / "step.py"
     step.write_text(STEP)
@@ -166,7 +166,7 @@ def _group(controller: str) -> Iterator[Path]:
 
 @contextmanager
 def _pages() -> Iterator[Path]:
-    """A file that isn't cached: whoever reads it first, the worker, is charged for its pages."""
+    """Yield a file that isn't cached: its pages are charged to the worker, which reads it first."""
     with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
         file.write(os.urandom(1 << 20) * (PAGES_BYTES >> 20))
         file.flush()

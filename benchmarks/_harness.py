@@ -86,8 +86,8 @@ def bare(step: Step, count: int) -> float:
 
 
 def metered(step: Step, count: int, meter: StepMeter) -> float:
-    """The worker's own loop, ended after so many steps; between the ends of two rows lies all that their steps cost.
-    The writing of rows is measured apart."""
+    """Run the worker's own loop for `count` steps. The time between the ends of two rows is all that their steps cost.
+    The writing of rows is measured separately."""
     while True:
         meter._rows.clear()
         rows = max(1, count // meter._block)
@@ -150,8 +150,8 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 
 
 def pairs(scale: float, chance: random.Random, folder: Path) -> dict[str, list[list[float]]]:
-    """By name of the step: [bare, metered] in ns a step, a row a pair; the share of a loop's time that passes between
-    its steps; the sampler's share of a core."""
+    """Return for each step's name one row per pair: [bare, metered] in ns per step, the share of a loop's time between
+    its steps, and the sampler's share of a core."""
     sampler = Sampler(folder)
     with sampler.held():
         found = {

@@ -29,7 +29,7 @@ PLAN = DuelPlan(what="sha256", names=("A", "B"), margin=0.01, least_pairs=6, bud
 MOST_PAIRS = 24
 SECONDS = 0.12  # a pair, warm-up included
 LEAST_ROUNDS = 30
-MOST_PADDING_BYTES = 4096  # of the environment: it moves the stack, and with it how data lie in the cache
+MOST_PADDING_BYTES = 4096  # added to the environment: it moves the stack, and so the alignment of data in the cache
 
 
 @dataclass
@@ -47,13 +47,13 @@ class Listener:
 
 
 @dataclass(frozen=True)
-class Fought:
+class DuelResult:
     duel: Duel
     a: list[list[float]]  # seconds of A's steps, pair by pair
     b: list[list[float]]
 
 
-def fight(slow_down: float, random: Random) -> Fought:
+def run_duel(slow_down: float, random: Random) -> DuelResult:
     """Run a duel in which B does more work than A by the given share; every process has its own memory layout."""
     figures: list[PairFigure] = []
     a_all, b_all = [], []
@@ -66,7 +66,7 @@ def fight(slow_down: float, random: Random) -> Fought:
         a_all.append(a.seconds)
         b_all.append(b.seconds)
         duel = judge_duel(PLAN, figures, ())
-    return Fought(duel, a_all, b_all)
+    return DuelResult(duel, a_all, b_all)
 
 
 def _nothing(_log_ratios: object) -> None:

@@ -1,6 +1,6 @@
 """Sliding-window inference as MONAI's users call it, or, where MONAI isn't installed, the same recipe written out here.
 
-Windows of one size lie so far apart that neighbours overlap by a quarter; each answer is weighted with a Gaussian,
+Windows of one size overlap their neighbours by a quarter; each answer is weighted with a Gaussian,
 added up, and divided by the sum of weights in the end.
 """
 

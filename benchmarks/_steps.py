@@ -55,7 +55,7 @@ def _trainer() -> Callable[[], None]:
     batch = torch.randn(256, 256)
 
     def step() -> None:
-        """By hand: torch's optimisers import a compiler first, for seconds."""
+        """Update the parameters by hand: torch's optimisers first import a compiler, which takes seconds."""
         model(batch).square().mean().backward()
         with torch.no_grad():
             for parameter in model.parameters():

@@ -63,8 +63,8 @@ def slow_first_steps(n: int, draw: np.random.Generator) -> Floats:
 
 
 def decay(n: int, draw: np.random.Generator) -> Floats:
-    """Of 20 % to 300 %, falling to a third within 0.5 to 6 % of the stream: the last percent lasts up to five times so
-    long."""
+    """Return a warm-up that begins 20 % to 300 % slower and falls to a third within 0.5 to 6 % of the stream. Its last
+    percent lasts up to five times as long."""
     height, length = np.exp(draw.uniform(np.log(0.2), np.log(3))), n * draw.uniform(0.005, 0.06)
     return 1 + height * np.exp(-np.arange(n) / length)
 

@@ -66,7 +66,8 @@ class Trial:
         self.present += started([self.drawn])
 
     def _fastest_eager(self) -> Arm:
-        """Compiled code would be compiled again for every size; whoever is out may still be the fastest of these."""
+        """Return the fastest arm without a compiler, which would compile again for every size. An arm that dropped out
+        may still be the fastest."""
         eager = [arm for arm in self.plain if arm.kind != COMPILED_PLAIN and arm.first is not None]
         return min(eager, key=lambda arm: arm.seconds if arm.rounds else arm.first or math.inf)
 
@@ -127,7 +128,7 @@ def price_bar(case: Case) -> float:
 
 
 def weight(case: Case) -> float:
-    """Of its share of the time: steps of a second and more need it."""
+    """Return the weight of the case's share of the time: steps of a second and more need more."""
     return 2.0 if case.network == "resnet50" or (case.samples, case.threads) == (256, 1) else 1.0
 
 

@@ -1,7 +1,7 @@
 """Compare a private step with those of Opacus, in each of its modes, and of JAX, which compiles the whole step.
 
 Opacus gets each network as its own users would give it: activations that work in place replaced, and what its validator
-knows how to replace. Peers come one at a time beside ours, as some take many gigabytes. Which way of Opacus is best
+knows how to replace. Each peer is compared with ours alone, as some take many gigabytes. Which way of Opacus is best
 on a network is found by one step of each; on EfficientNet-B0 there are bars for its default and for functorch.
 """
 

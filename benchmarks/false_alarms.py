@@ -18,7 +18,7 @@ from random import Random
 
 import numpy as np
 from _bars import ONE_SIDED, Allowance, finish, share_bar
-from _light_duel import Fought, fight
+from _light_duel import DuelResult, run_duel
 from scipy import stats
 
 MARGIN = 0.01
@@ -59,9 +59,9 @@ def _differs(answer: str) -> bool:
     return answer in ("faster", "slower")
 
 
-def _under_load(slow_down: float, random: Random, number: int) -> Fought:
+def _under_load(slow_down: float, random: Random, number: int) -> DuelResult:
     with _load(on=number % 2 == 1):
-        return fight(slow_down, random)
+        return run_duel(slow_down, random)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def _load(on: bool) -> Iterator[None]:
             process.wait()
 
 
-def _print_table(alike: list[Fought], slower: list[Fought]) -> None:
+def _print_table(alike: list[DuelResult], slower: list[DuelResult]) -> None:
     print(f"{'':<28}{'the same thing':>30}{f'really {SLOW_DOWN:.0%} slower':>30}")
     print(f"{'':<28}{'same':>8}{'differs':>10}{'undecided':>12}{'same':>8}{'slower':>10}{'undecided':>12}")
     for name, judge in (
@@ -88,24 +88,24 @@ def _print_table(alike: list[Fought], slower: list[Fought]) -> None:
         cells = [(of_same["same"], 8), (differs, 10), (of_same["undecided"], 12)]
         cells += [(of_slower["same"], 8), (of_slower["slower"], 10), (of_slower["undecided"], 12)]
         print(f"{name:<28}" + "".join(f"{count:>{width}}" for count, width in cells))
-    pairs = [len(fought.a) for fought in (*alike, *slower)]
+    pairs = [len(result.a) for result in (*alike, *slower)]
     print(f"{len(alike)} and {len(slower)} duels, {np.median(pairs):.0f} process pairs each (median)\n")
 
 
-def _duel(fought: Fought) -> str:
-    return fought.duel.comparison.answer
+def _duel(result: DuelResult) -> str:
+    return result.duel.comparison.answer
 
 
-def _means(fought: Fought) -> str:
-    ratio = np.mean(np.concatenate(fought.a)) / np.mean(np.concatenate(fought.b))
+def _means(result: DuelResult) -> str:
+    ratio = np.mean(np.concatenate(result.a)) / np.mean(np.concatenate(result.b))
     if abs(np.log(ratio)) <= np.log1p(MARGIN):
         return "same"
     return "faster" if ratio > 1 else "slower"
 
 
-def _t_test(fought: Fought) -> str:
-    half = len(fought.a) // 2
-    a, b = np.concatenate(fought.a[:half]), np.concatenate(fought.b[half:])
+def _t_test(result: DuelResult) -> str:
+    half = len(result.a) // 2
+    a, b = np.concatenate(result.a[:half]), np.concatenate(result.b[half:])
     if stats.ttest_ind(a, b, equal_var=False).pvalue >= 0.05:
         return "same"
     return "slower" if b.mean() > a.mean() else "faster"

@@ -46,7 +46,7 @@ class Judged(NamedTuple):
 
 
 def made(recordings: Sequence[Recording], each: int, draw: np.random.Generator) -> list[Stream]:
-    """So many of every shape, from every recording at every length of which it has a steady piece."""
+    """Make `each` streams of every shape, from every recording, at every length of which it has a steady piece."""
     return [
         Stream(shape.__name__, shape in SETTLING, piece, shape(length, draw))
         for recording in recordings

@@ -97,7 +97,7 @@ def _nothing() -> Iterator[Inject | None]:
 
 
 def _is_quiet(cell: StoredCell) -> bool:
-    """By the detectors of other tenants alone, over the whole stream."""
+    """Ask only the detectors of other tenants, over the whole stream."""
     found, steps = cell.telemetry(), cell.steps()
     if not found or not steps or not len(steps[0][1]):
         return False
@@ -138,7 +138,7 @@ def bars(results: list[Judged]) -> list[Bar]:
     ]
 
 
-def carried_out(faults: list[Fault], step: Path) -> Iterator[Judged]:
+def judge_faults(faults: list[Fault], step: Path) -> Iterator[Judged]:
     """Run and judge each fault; one that can't be injected here is skipped with a message."""
     for fault in faults:
         try:
@@ -151,7 +151,7 @@ def carried_out(faults: list[Fault], step: Path) -> Iterator[Judged]:
 
 
 def default_rows(folder: Path) -> Bar:
-    """Of the suites as one calls them: every row that has a figure."""
+    """Count the VALID rows of suites that run with their defaults: every row that has a figure."""
     name, statuses, noise = "rows of default runs that are VALID", Counter[str](), None
     for suite in ("device", "scaling"):
         run = api.run(suite, out=folder)
@@ -183,7 +183,7 @@ def main() -> None:
         os.environ["PYTHONPATH"] = folder
         step = write_step(Path(folder))
         for _ in range(rounds):
-            results += carried_out([*faults, *[NONE] * quiet_each], step)
+            results += judge_faults([*faults, *[NONE] * quiet_each], step)
         default = [] if quick else [default_rows(Path(folder) / "default")]
         os.chdir("/")
     print(f"\n{matrix(results)}")

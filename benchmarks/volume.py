@@ -2,7 +2,7 @@
 
 An isotropic U-Net 32/64/128/256 with BatchNorm and fixed weights, over a volume of 320^3. A whole volume takes each arm
 many minutes, so arms take turns: a block of ours, some windows of theirs, and again. A window's time doesn't depend on
-where it lies, so the volume's time is that of a window times their number, stitching included; ours is the sum over the
+its place, so the volume's time is that of a window times their number, stitching included; ours is the sum over the
 blocks of the cut, reading and writing included by the share that a real run shows. Where MONAI isn't installed the same
 recipe is written out (_sliding.py), shown in the table, and the bars against MONAI count as not measured.
 """
@@ -191,7 +191,8 @@ class Speeds:
                 print(f"  round {number}: {arm.name}: {rate:.3f} megavoxel/s", flush=True)
 
     def _largest_roi(self, features: tuple[int, ...]) -> int:
-        """That fits the same memory: a plain step of this network holds about 96 channels of the finest level twice."""
+        """Return the largest edge of a window that fits the same memory: a plain step of this network holds about 96
+        channels of the finest level twice."""
         channels = 2 * features[0] + 2 * (features[0] + features[1])
         fits = int(((MEMORY - 4e8) / (4 * channels)) ** (1 / 3)) // 8 * 8
         return min(fits, self.edge)
@@ -332,7 +333,7 @@ def infer(where: Path, edge: int, *, features: str, memory: str) -> Ran:
 
 
 def _most_resident(process: int) -> int:
-    """Of the program alone: what wait() tells counts the process that it was forked from, too."""
+    """Return the peak memory of the program alone: the figure of wait() includes the process that forked it."""
     with suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

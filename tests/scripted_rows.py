@@ -16,7 +16,7 @@ repeatable = settings(derandomize=True, deadline=None)
 
 
 def step_rows(seconds, *, items=1.0, steps=1, kind=0, warm_up=0, begin_ns=BEGIN_NS):
-    """Rows end to end that last so many seconds each; the first `warm_up` are flagged by the meter."""
+    """Return rows without gaps, one per entry of `seconds`; the first `warm_up` are flagged by the meter."""
     seconds = np.asarray(seconds, dtype=float)
     rows = np.zeros(len(seconds), dtype=np.dtype(list(STEP_FIELDS)))
     edges = begin_ns + np.concatenate(([0], np.cumsum(np.round(seconds * NS)))).astype("<i8")

@@ -82,7 +82,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class SimulatedTorch:
-    """What the port asks torch for. `old`: as before 2.9, where only a device's own module tells of its memory."""
+    """The part of torch that the port uses. `old`: before 2.9, where only a device's own module knows its memory."""
 
     OutOfMemoryError = OutOfMemoryError
     __version__ = "99.0"

@@ -39,7 +39,7 @@ Outcomes = Mapping[tuple[int, str], Outcome]
 def stored_duel(
     root: Path, ratios: Sequence[float], *, planned: int | None = None, outcomes: Outcomes | None = None, **plan
 ) -> Path:
-    """One finished pair for each of B's rates over A's, of so many that were planned."""
+    """Store one finished pair for each of B's rates over A's; `planned` pairs were planned."""
     cells = arm_cells(A, B, planned or len(ratios))
     folder = RunFolder.create(root, "duel-tensor_add", NOW)
     folder.write_head(a_head(cells, plan=RunPlan(name="duel-tensor_add", cells=cells, duel=DUEL, **plan)))

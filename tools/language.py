@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LIMIT = 0.025  # share of texts with a finding; it may only fall
+LIMIT = 0.01  # share of texts with a finding; it may only fall
 
 HELP_CHARACTERS = 90  # help text of a command-line option, its default included
 

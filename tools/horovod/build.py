@@ -84,7 +84,7 @@ def wheels() -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Of the distributions, not of the modules: to load both frameworks takes seconds."""
+    """Return the versions of the distributions, without an import: to load both frameworks takes seconds."""
     horovod = REQUIREMENT.read_text().split()[0].partition("==")[2]
     return {
         "horovod": horovod,

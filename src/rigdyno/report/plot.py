@@ -42,7 +42,7 @@ _NAMES: dict[Role, str] = {
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where values fall: columns along x, rows along y. The y axis has zero in it: a drop looks as large as it is."""
+    """Columns along x, rows along y. The y axis contains zero, so that a drop looks as large as it is."""
 
     left: float
     right: float
@@ -156,7 +156,7 @@ def _drawn(events: Sequence[Event], frame: _Frame) -> Iterator[Event]:
 
 
 def _columns(series: Series, frame: _Frame) -> dict[int, list[Datum]]:
-    """What falls into each column; a gap leaves it empty."""
+    """Return the data of each column; a gap has none."""
     found: dict[int, list[Datum]] = {}
     for datum in series.data:
         if datum.value is not None:
@@ -185,7 +185,7 @@ def _x_labels(x: Axis, frame: _Frame) -> str:
 
 
 def _legend(panel: Panel, width: int) -> list[str]:
-    """What the signs mean, where there is more than one kind of series."""
+    """Explain the signs if there is more than one kind of series."""
     roles = [role for role in reversed(_SIGNS) if any(series.role == role for series in panel.series)]
     origins = [f"{_SIGNS[role]} {_NAMES[role]}" for role in roles] if len(roles) > 1 else []
     kept_whole = [part.replace(" ", _NO_BREAK) for part in (*origins, *_intervals(panel))]
@@ -193,7 +193,7 @@ def _legend(panel: Panel, width: int) -> list[str]:
 
 
 def _intervals(panel: Panel) -> list[str]:
-    """What kind of interval; of several kinds none is named."""
+    """Name the kind of interval, unless there are several."""
     data = [datum for series in _with_intervals(panel) for datum in series.data if datum.interval is not None]
     confidences = {datum.confidence for datum in data}
     known = confidences.pop() if len(confidences) == 1 else None

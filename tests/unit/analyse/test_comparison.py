@@ -1,4 +1,4 @@
-"""What may be said about a ratio: the verdict at and around the margin, and the words for it."""
+"""Statements about a ratio: the verdict at and around the margin, and its words."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a series' memory does to the uncertainty of its mean: against known processes, brute force, scipy."""
+"""The uncertainty of the mean of a correlated series, against known processes, brute force and scipy."""
 
 import math
 

@@ -1,7 +1,7 @@
 """How often a nominal 95 % interval holds the truth, over thousands of streams whose truth is known.
 
 Streams are drawn as a normal AR(1) process and bent into each distribution, so that values keep their memory. From 200
-steps on, which is what a run of ten seconds gives for steps of 50 ms, coverage must lie between 93 and 97 %.
+steps on, which is what a run of ten seconds gives for steps of 50 ms, coverage must be between 93 and 97 %.
 """
 
 import math
@@ -117,7 +117,7 @@ def test_processes(name, n):
 
 
 def test_processes_on_two_levels_need_more_of_them():
-    """Three that fall on the same level by chance say nothing about the other one."""
+    """Three processes that are on the same level by chance say nothing about the second level."""
     truth = math.exp(float(np.log(two_levels(GRID)) @ WEIGHTS))
     covered = {}
     for n in (3, 10):

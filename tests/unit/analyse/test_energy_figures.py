@@ -35,7 +35,7 @@ def telemetry(rows, *channels, node=0, hertz=2.0, absent=None, **values):
 
 
 def cell(*channels, seconds=0.1, count=200, items=8.0, spec=None, absent=None, **values):
-    """One process: `count` steps of so many items."""
+    """Return the cell of one process: `count` steps of `items` each."""
     rows = step_rows([seconds] * count, items=items)
     record = a_record(spec or RunSpec(workload="resnet50"), facts=Facts(unit="image"))
     return CellData(record, ((step_header(), rows),), (telemetry(rows, *channels, absent=absent, **values),))
@@ -83,7 +83,7 @@ def test_net_of_an_idle_rig():
         cell(INPUT, in_w=40.0),
         cell(INPUT, in_w=11.0, spec=idle, count=40),
     ]
-    (found,) = without_idle(measurements(cells))  # idle itself is no figure beside others
+    (found,) = without_idle(measurements(cells))  # the idle cell has no figure of its own
     assert found.energy.idle_watts.value == pytest.approx(10.0, rel=0.01)
     assert found.energy.net_watts.value == pytest.approx(30.0, rel=0.01)
     assert found.energy.net_per_item.value == pytest.approx(30 / 80, rel=0.01)

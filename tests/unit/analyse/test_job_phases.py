@@ -1,4 +1,4 @@
-"""Where the time of a job went, against sums by hand."""
+"""The phases of a job's time, against sums by hand."""
 
 import struct
 from itertools import pairwise

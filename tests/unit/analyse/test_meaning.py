@@ -1,4 +1,4 @@
-"""Channels are looked up by what they mean: another probe's of the same name is none of the host's."""
+"""Channels are looked up by their meaning: a channel of another probe isn't the host's, even under the same name."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from support import a_rank, a_record
 
 
 def test_a_name_that_two_probes_have_means_the_host_s():
-    """As the sampler stores them where a probe that comes first has taken the name."""
+    """The sampler stores them so when an earlier probe has taken the name."""
     steps = step_rows(np.full(50, 0.1))
     rows = telemetry_rows(steps, temperature_c=20.0, steal_share=0.9, host_temperature_c=70.0, host_steal_share=0.01)
     sensors = {"temperature_c": "barn", "steal_share": "barn", "host_temperature_c": "host", "host_steal_share": "host"}

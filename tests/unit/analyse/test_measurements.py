@@ -65,7 +65,7 @@ class TestOneProcess:
         assert found.validity.verdict == "VALID"
 
     def test_steps_of_different_sizes_are_judged_by_their_rate(self):
-        """As of a volume that is cut into 4 x 5 x 6 blocks, of which those at three faces are half as long."""
+        """A volume is cut into 4 x 5 x 6 blocks; the blocks at three of its faces are half as long."""
         shares = [np.where(np.arange(count) == count - 1, 0.5, 1.0) for count in (4, 5, 6)]
         voxels = 1e6 * np.multiply.outer(np.multiply.outer(*shares[:2]), shares[2]).reshape(-1)
         seconds = voxels / 1e6 * noisy(len(voxels), 1.0)

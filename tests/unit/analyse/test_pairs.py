@@ -254,7 +254,7 @@ class TestHowMuchLonger:
 
     @staticmethod
     def decided(ratios, more):
-        """With so many pairs more, if mean and spread stay as they are."""
+        """Decide after `more` further pairs with the same mean and spread."""
         logs, count = np.log(ratios), len(ratios) + more
         half = stats.t.ppf(0.975, count - 1) * logs.std(ddof=1) / math.sqrt(count)
         low, high, margin = logs.mean() - half, logs.mean() + half, math.log1p(0.01)
@@ -284,7 +284,7 @@ class TestHowOftenItErrs:
     COUNT = 1500
 
     def answers(self, true_ratio, spread, seed):
-        """As `judged` and `is_enough` say it after every pair, for many duels at once."""
+        """Return the answers of `judged` and `is_enough` after every pair, for many duels at once."""
         logs = math.log(true_ratio) + np.random.default_rng(seed).normal(0, spread, (self.COUNT, self.MOST))
         answers = np.full(self.COUNT, "", dtype=object)
         for n in range(PLAN.least_pairs, self.MOST + 1):

@@ -68,7 +68,7 @@ class TestMedian:
         assert median_ranks(1000, 0.95)[0] - 4 <= np.median(ranks) <= median_ranks(1000, 0.95)[0]
 
     def test_a_regular_up_and_down_is_no_precision(self):
-        """Every second step on another level: independent or not, the median lies somewhere between the two."""
+        """Every second step on another level: independent or not, the median is somewhere between the two."""
         found = median_estimate([1.0, 1.3] * 100, "s")
         assert (found.low, found.high) == (1.0, 1.3)
 
@@ -113,9 +113,9 @@ class TestThroughput:
         )
 
     def test_two_steps(self):
-        """By hand: logarithms of the rate spread by the relative difference of the two times, t(0.975, 1) = 12.7062."""
+        """Computed by hand: log rates differ by the relative difference of the times, t(0.975, 1) = 12.7062."""
         found = throughput_estimate([1, 1], [1.0, 1.1], "item/s")
-        half = 12.7062 * (0.1 / 1.05) / 2  # the two lie half of that to either side; the variance is over 1 and 2
+        half = 12.7062 * (0.1 / 1.05) / 2  # each is half of that away from the mean; the variance is over 1 and 2
         assert math.log(found.high / found.value) == pytest.approx(half, rel=1e-4)
 
 

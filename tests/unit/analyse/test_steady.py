@@ -1,4 +1,4 @@
-"""Where warm-up ends, on streams with a known warm-up."""
+"""The end of warm-up, on streams with a known warm-up."""
 
 import math
 
@@ -131,7 +131,7 @@ class TestNeverSettled:
     @repeatable
     @given(st.sampled_from([40, 100, 1000]), seeds, st.sampled_from([0.83, 1.2]))
     def test_two_levels_for_half_of_the_time_each(self, n, seed, factor):
-        """The median lies between them, and no step is a tenth away from it."""
+        """The median is between them, and no step is a tenth away from it."""
         level = np.where((np.arange(n) * 4 // n) % 2, factor, 1.0)
         assert not steady_window(noisy(n, seed=seed, spread=0.01) * level).settled
 

@@ -1,4 +1,4 @@
-"""The tree of errors: one class for a package that isn't installed, whoever needs it."""
+"""The classes of errors: one class for every package that isn't installed."""
 
 import pytest
 

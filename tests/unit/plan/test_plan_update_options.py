@@ -1,4 +1,4 @@
-"""Options of an update, set and swept beside the workload's under names such as update.noise_multiplier."""
+"""Options of an update, set and swept like the workload's under names such as update.noise_multiplier."""
 
 import pytest
 from msgspec.structs import replace

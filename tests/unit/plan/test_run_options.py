@@ -40,7 +40,7 @@ from rigdyno.plan.values import (
     WHOLE,
 )
 
-# What stands beside the table: how a run is carried out and shown, and what is a duel's alone.
+# Options outside the table: how a run is carried out and shown, and those of a duel alone.
 OF_COMMANDS = {"out", "dry_run", "as_json", "quiet", "target"}
 OF_A_DUEL = {"other", "a", "b", "budget", "margin", "by", "out", "target"}
 OF_DUEL_ALONE = {"budget", "margin", "by"}
@@ -57,7 +57,7 @@ class Written(NamedTuple):
     toml: str
     value: Any  # in Python
     read: Any
-    read_from_flag: Any = None  # where it is another: nobody knows yet what text stands for
+    read_from_flag: Any = None  # where it differs: the text isn't interpreted yet
 
 
 WRITTEN = {

@@ -1,4 +1,4 @@
-"""Which pair of a duel comes next, decided from what is stored."""
+"""The choice of a duel's next pair from the stored ones."""
 
 import msgspec
 import pytest

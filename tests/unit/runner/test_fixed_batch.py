@@ -49,7 +49,7 @@ def test_an_update_that_draws_batches_gets_only_that_size():
     crowded = FixedBatchWorkload(Workload(samples))
     training = crowded.build(WorkerPlace("cpu", world_size=2))
     assert training.samples.count == training.samples.batch_size == rarely_exceeded(50_000, 400) > 460
-    assert crowded.drawn is None  # until somebody draws
+    assert crowded.drawn is None  # until the first draw
     training.samples.pick(range(training.samples.count))
     assert picked == [list(range(training.samples.count))]
     assert crowded.drawn == training.samples.count

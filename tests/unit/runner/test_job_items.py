@@ -1,4 +1,4 @@
-"""Whole epochs: a job of so many items ends with whole batches of them, whatever the batch came to."""
+"""Whole epochs: a job of a number of items ends with whole batches, for any batch size."""
 
 import pytest
 

@@ -120,7 +120,7 @@ def test_a_step_longer_than_the_budget_is_still_measured_once_after_warm_up(path
 
 @pytest.mark.parametrize("first", [3.0, 30.0])
 def test_a_first_step_that_compiles_for_long_says_nothing_about_the_others(path, clock, first):
-    """What is left of the budget, and at least a fifth of it, goes to the steps that come after."""
+    """The rest of the budget, and at least a fifth of it, goes to the later steps."""
     steps = run(a_meter(path, clock, Budget(seconds=4.0)), clock, lambda step: first if step == 0 else 0.01)
     _, rows = read_rows(path)
     assert (rows["flags"] & WARM_UP).sum() == 2
@@ -278,7 +278,7 @@ def test_a_crash_loses_half_a_second_even_of_steps_that_became_slow(path, clock)
 
 
 def test_ctrl_c_in_the_middle_of_a_step_leaves_whole_rows(path, clock):
-    """Wherever it comes: also between reading the clock and writing down what it said."""
+    """It may come at any point, also between reading the clock and storing the reading."""
     ticks = [0]
 
     def now_ns():

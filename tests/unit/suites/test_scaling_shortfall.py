@@ -1,4 +1,4 @@
-"""Where the time of several ranks went, for steps whose loss is known."""
+"""The lost time of several ranks, for steps whose loss is known."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_computing_that_takes_longer_beside_the_others():
 
 
 def test_two_ranks_of_which_one_is_slow():
-    """What the slow one computes longer is lost to both of them, and isn't called crowding."""
+    """The slow rank's extra time is lost to both, and isn't called crowding."""
     found = shortfall(ALONE, phases(a_rank(communication=0.92), a_rank(0.4, 1.2, 0.2, communication=0.02)))
     assert (found.slowest_rank, found.cause) == (1, "waiting")
     assert found.waiting == pytest.approx(0.9)

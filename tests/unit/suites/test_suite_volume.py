@@ -1,4 +1,4 @@
-"""The volume suite: which cells it wants, what it makes of them, and the published figures beside them."""
+"""The volume suite: its cells, its tables, and the published figures."""
 
 import re
 from math import prod
@@ -97,7 +97,7 @@ class TestPublished:
         assert compute_written_share() == pytest.approx(0.643, abs=0.001)
 
     def test_the_rates_are_the_printed_ones(self):
-        """As the second of the published tables has them, to its digits."""
+        """The second published table has these values, with these digits."""
         printed = [33.1, 34.2, 29.4, 25.3, 26.8, 23.5, 29.0, 26.8, 23.9, 32.2, 29.8, 26.0]
         ours = [round(row.iterations_per_minute, 1) for row in load_unet3d()]
         assert np.abs(np.subtract(ours, printed)).max() < 0.2  # 29.2 stands there as 29.4

@@ -1,4 +1,4 @@
-"""What `make horovod` compiles with, where it keeps the wheel, and what it says where it can't build one."""
+"""The compiler settings of `make horovod`, the place of its wheel, and its message when the build fails."""
 
 import importlib.util
 import subprocess

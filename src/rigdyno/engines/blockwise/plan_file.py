@@ -185,8 +185,8 @@ def _leave_nothing_in(folder: Path) -> None:
 
 
 def abandon(folder: Path) -> None:
-    """For whoever was interrupted at any moment, also between making the lock's file and holding the lock. What another
-    process is at work on, or has made a plan of, stays."""
+    """Remove what an interrupted process left, also if it was interrupted between making the lock's file and holding
+    the lock. A folder that another process works on, or that has a plan, stays."""
     with suppress(OSError), lock_file(folder / "lock", "posix") as is_free:
         if is_free:
             _leave_nothing_in(folder)

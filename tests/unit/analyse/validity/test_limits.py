@@ -52,7 +52,7 @@ def test_the_best_of_several_limits_counts():
 
 
 def test_the_best_process_has_no_confidence():
-    """The interval of the mean, stretched to hold the best of them, is none of 95 %."""
+    """The interval of the mean, widened until it contains the best process, has no level of 95 %."""
     limit = measured("memory_bandwidth", 40e9)
     figures = replace(limit.kinds["step"], process_rates=(38e9, 43e9))
     found = memory_limit([replace(limit, kinds={"step": figures})])

@@ -1,4 +1,4 @@
-"""Which steps bear which tags: by hand, and against a brute-force search."""
+"""The tags of each step, by hand and against a brute-force search."""
 
 import numpy as np
 import pytest

@@ -61,12 +61,12 @@ def neighbour(waited, others):
 
 
 def between(first, last, inside=1.0):
-    """A channel that reads so much for a part of the time, and zero else."""
+    """Return a channel that reads `inside` for a part of the time, and zero otherwise."""
     return lambda share: np.where((share > first) & (share <= last), inside, 0.0)
 
 
 def jumped(count, seconds=0.01):
-    """A thousand steps; in the time of so many the clocks parted."""
+    """Return a thousand steps; during `count` of them the clocks differed."""
     rows = step_rows(noisy(1000, seconds))
     rows["flags"][500 : 500 + count] = CLOCK_JUMPED
     return rows
@@ -137,7 +137,7 @@ SILENT = [
     evidence([0.01] * 100),
     evidence(noisy(10, 0.1)),
     evidence(channels=dict.fromkeys(QUIET, math.nan)),
-    # Threads that wait for each other: nobody else used the cores.
+    # Threads that wait for each other: no other process used the cores.
     evidence(channels={"run_queue_wait_share": 0.44, "psi_cpu_some": 0.23}),
     evidence(channels={"run_queue_wait_share": 1.18, "psi_cpu_some": 0.56, "worker_cpu_share": 1.96}),
     # Others were busy, but not in our way.
@@ -147,7 +147,7 @@ SILENT = [
     evidence(channels={"run_queue_wait_share": 0.04, "throttled_share": 0.04}),
     # Reading a mapped file for the first time: the kernel knows that memory isn't short.
     evidence(channels={"major_faults": 400.0}),
-    # Threads that take the cores from each other: the run queue says that nobody else did.
+    # Threads that take the cores from each other: the run queue says that no other process did.
     evidence(channels={"involuntary_switches": 900.0}),
     evidence(noisy(30, 0.1, spread=0.1)),
     evidence(drift(0.01)),
@@ -159,7 +159,7 @@ SILENT = [
 @pytest.mark.parametrize(("code", "severity", "known"), SPOKEN)
 def test_speaks(code, severity, known):
     found = judge(known)
-    # What lost its speed halfway has never settled either.
+    # A stream that slows down halfway has no steady state either.
     expected = [code, "never_settled"] if (code, severity) == ("throttled", "INVALID") else [code]
     assert [reason.code for reason in found.reasons] == expected
     assert found.verdict == severity
@@ -189,7 +189,7 @@ def test_where_waiting_can_t_be_attributed_it_counts():
 
 
 def test_a_window_between_two_readings_is_judged_by_the_next_one():
-    """Seen on a busy machine: 1.4 ms of steps, all of which had waited, and nobody said so."""
+    """Seen on a busy machine: 1.4 ms of steps, all of which had waited, and no rule reported it."""
     rows = step_rows(noisy(31, 0.0000467))
     telemetry = telemetry_rows(step_rows(noisy(1000)), hertz=2.0, **{**QUIET, **neighbour(0.7, 0.7)})
     found = judge(evidence(rows=rows, telemetry=telemetry))
@@ -225,7 +225,7 @@ def test_a_hole_in_the_telemetry():
 
 
 def test_a_stop_is_given_in_seconds():
-    """Of ten seconds, 0.4 on the clock: four readings."""
+    """Four readings are 0.4 of ten seconds."""
     found = judge(evidence(channels={"worker_stopped_share": between(0.5, 0.54)}))
     assert "stopped for about 0.4 s of 10 s" in found.reasons[0].sentence
 

@@ -176,7 +176,7 @@ class TestBetting:
         assert p_value(counted(runs), points) <= 0.001
 
     def test_gaussian_noise_as_claimed_is_rarely_refuted(self):
-        """Of 60 audits, 5 % are 3; more than 8 have a probability of 0.4 %."""
+        """Three of 60 audits are 5 %; more than 8 have a probability of 0.4 %."""
         random = np.random.default_rng(9)
         points = [ClaimPoint(gaussian_epsilon(1.0, 1, delta), delta) for delta in (0.05, 0.2, 0.4)]
         audits = ([gaussian_run(random, 32, 1.0) for _ in range(200)] for _ in range(60))

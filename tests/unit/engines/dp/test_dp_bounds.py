@@ -50,7 +50,7 @@ def released(net: nn.Module, optimizer: torch.optim.Optimizer, batches) -> Tenso
 
 
 def clipped_per_layer(net: nn.Module, norms: dict[str, float]) -> Tensor:
-    """Return the sum by the definition: each sample's gradient clipped parameter by parameter."""
+    """Return the sum by the definition: each per-sample gradient clipped parameter by parameter."""
     inputs, answers = batch()
     sizes = [parameter.numel() for _, parameter in trained(net)]
     total = torch.zeros(sum(sizes), dtype=torch.float64)

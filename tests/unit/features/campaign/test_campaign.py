@@ -28,7 +28,7 @@ def campaign(tmp_path):
 
 
 def again(campaign):
-    """As another process finds it."""
+    """Load the campaign as another process does."""
     return api.load_campaign(campaign.folder.path)
 
 
@@ -96,7 +96,7 @@ def test_a_suite_that_fails_does_not_take_the_others_along(campaign):
 
 
 def test_a_suite_that_cannot_go_on_does_not_take_the_others_along(campaign):
-    """Somebody else runs it just now."""
+    """Another process holds its lock."""
     with campaign.runs["device"].folder.locked():
         started, _ = conduct(campaign)
     assert started == EVERY_CELL[2:]

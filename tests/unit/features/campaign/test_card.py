@@ -136,7 +136,7 @@ class TestThePlan:
 
 class TestTheBar:
     def test_the_bar_of_a_campaign_fits_into_80_columns_and_counts_all_suites(self):
-        """Of the second suite, when half of its first cell is done: 20 of 32 s."""
+        """Half of the second suite's first cell is done: 20 of 32 s."""
         screen = Screen()
         plan = a_plan("scaling")
         long = replace(plan.cells[0], name="01-a_very_long_name_of_a_workload_with_options")

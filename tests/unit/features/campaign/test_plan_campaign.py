@@ -1,4 +1,4 @@
-"""Which suites a campaign has, and how much of its time each gets: scripted suites, no machine."""
+"""The suites of a campaign and the share of its time that each gets, with scripted suites."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ START = 2.0
 
 
 def a_plan(request, seconds, *, cells=2, refusal=None):
-    """As many cells; each measures an equal share of what its start leaves, and a second at least."""
+    """Return a plan of equal cells: each measures its share of the time after its start, and at least a second."""
     whole = request.budget_seconds or seconds
     each = max(1.0, whole / cells - START)
     spec = RunSpec(workload="tensor_add", budget=Budget(seconds=each))

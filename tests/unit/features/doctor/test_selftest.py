@@ -1,4 +1,4 @@
-"""What `rigdyno selftest` tries, and what it makes of what came out."""
+"""The trials of `rigdyno selftest`, and its conclusions."""
 
 import getpass
 import socket

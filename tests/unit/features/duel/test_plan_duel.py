@@ -34,7 +34,7 @@ def planned(a=SMALL, b=SMALL, resources=PLENTY, **fields):
 
 
 def with_settings(*settings, of=SMALL, flag="--b"):
-    """As from a command line."""
+    """Return the request as the command line makes it."""
     return arm_request(of, dict(setting.split("=", 1) for setting in settings), flag, text=True)
 
 
@@ -265,7 +265,7 @@ class TestByJoules:
         monkeypatch.setattr("rigdyno.features.duel.plan.find_update_seconds", lambda clock: sensor)
         metered = Resources(available_bytes=10**12, has_meter=True)
         plan = planned(by="joules", budget_seconds=3600.0, resources=metered)
-        assert {cell.spec.workload for cell in plan.cells} == {"tensor_add"}  # no idle machine beside the pairs
+        assert {cell.spec.workload for cell in plan.cells} == {"tensor_add"}  # no cell of the idle machine
         assert plan.duel.turn_seconds == pytest.approx(turn)
         assert plan.cells[0].spec.budget.seconds >= 6 * turn
         assert plan.seconds <= 3600.0

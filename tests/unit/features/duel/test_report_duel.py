@@ -1,4 +1,4 @@
-"""What a duel's report says, and what a suite's report says about the machine's own noise."""
+"""The report of a duel, and a suite's report about the machine's own noise."""
 
 import csv
 import io
@@ -226,7 +226,7 @@ class TestProgress:
     )  # fmt: skip
 
     def lines(self, *outcomes):
-        """Of the only cell and one pair."""
+        """Return the progress lines of one cell and one pair."""
         stream = io.StringIO()
         observer = ProgressLines(stream)
         observer.planned(self.PLAN, Path())

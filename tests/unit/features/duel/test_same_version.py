@@ -1,4 +1,4 @@
-"""Whether another interpreter holds the very same Rigdyno. Most of them are small scripts around this one."""
+"""The check that another interpreter has the same Rigdyno. Most interpreters here are small scripts around this one."""
 
 import shutil
 import sys

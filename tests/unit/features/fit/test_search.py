@@ -25,7 +25,7 @@ FENCE = 1.25  # times what is allowed: beyond it a process is ended, and doesn't
 
 
 def search(memory, allowed, *, more=lambda: 1.0, noise=lambda: 1.0, tells=True, most=MOST):
-    """Every try until it is settled, and what it came to. `memory` of a value; `noise` differs from start to start;
+    """Return every try of a search, and its result. `memory` of a value; `noise` differs from start to start;
     `more` is what many steps take beyond a few, where the allocator falls into fragments."""
     tries: list[Attempt] = []
     for _ in range(60):
@@ -110,7 +110,7 @@ class TestNoise:
         ("fixed", "each", "allowed"), [(3.5e8, 2.4e6, 4 * GB), (6e8, 4.5e7, 4 * GB), (6.3e8, 1e5, 2 * GB)]
     )
     def test_peaks_that_differ_from_start_to_start(self, fixed, each, allowed):
-        """By 2 % between the extremes, and up to 1.5 % more after many steps: what is found fits five times of five,
+        """Peaks differ by 2 %, and by up to 1.5 % more after many steps: the result fits five times of five,
         1.15 times as much doesn't, and eight tries are enough."""
         chance, curve = Random(7), line(fixed, each)
         noise, more = (lambda: chance.uniform(0.99, 1.01)), (lambda: chance.uniform(1.0, 1.015))
@@ -159,14 +159,14 @@ class TestCurvesThatAreNoLines:
         assert CURVES[name](2 * found.value) > 0.96 * 2 * GB
 
     def test_fragments_that_only_many_steps_leave(self):
-        """What is confirmed takes a tenth more: what is settled fits even so."""
+        """The confirmation takes a tenth more, and the result fits all the same."""
         tries, found = search(line(0, 1e6), GB, more=lambda: 1.1)
         assert isinstance(found, SearchResult)
         assert 0.85 * 1000 / 1.1 <= found.value <= CONFIRMED * 1000 / 1.1
         assert any(each.thorough and each.memory_bytes > CONFIRMED * GB for each in tries)
 
     def test_memory_that_is_not_told_when_it_runs_out(self):
-        """As on a device whose allocator refuses long before its peak is at the limit."""
+        """Some devices' allocators refuse long before the peak is at the limit."""
         tries: list[Attempt] = []
         while isinstance(found := next_of(tries, GB), Next):
             fits = found.value <= 300
@@ -229,7 +229,7 @@ class TestLine:
     )
 )
 def test_any_tries_have_an_answer(tries):
-    """As somebody may have left them in a folder."""
+    """A folder may hold any tries."""
     found = next_of(tries, 1000)
     if isinstance(found, Next):
         assert 1 <= found.value <= MOST

@@ -68,7 +68,7 @@ def test_intervals_widen_with_the_distance_and_with_points_that_lie_off_the_curv
 
 
 def test_nine_of_ten_truths_lie_inside():
-    """Of several mechanisms, with 1 % noise: an interval that is right too rarely, or always, is of no use."""
+    """Several mechanisms with 1 % noise: an interval that is right too rarely, or always, is of no use."""
     random = np.random.default_rng(7)
     inside = []
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""What a link costs a step, against values computed by hand."""
+"""The cost of a link per step, against values computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From blocks that are done, skipped, failed to rows, a record and what an observer is told."""
+"""The rows, the record and the observer's messages of blocks that are done, skipped or failed."""
 
 import errno
 import io

@@ -1,4 +1,4 @@
-"""What a person reads of an inference: the details of its plan, what its record says, which blocks are missing."""
+"""The printed report of an inference: the details of its plan, what its record says, which blocks are missing."""
 
 from dataclasses import replace
 

@@ -10,7 +10,7 @@ from support import ManualClock
 
 
 class Arm:
-    """Steps that last so many seconds, the first five `slow` times as long."""
+    """Steps of `seconds` each; the first five take `slow` times as long."""
 
     def __init__(self, clock, seconds, slow):
         self.clock, self.seconds, self.slow, self.turns, self.done = clock, seconds, slow, [], 0

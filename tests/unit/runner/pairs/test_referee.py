@@ -85,7 +85,7 @@ def test_who_begins_is_random_and_the_next_round_goes_the_other_way():
 
 
 def test_being_second_costs_neither_arm_anything():
-    """Whoever follows the other takes twice as long here, and the two are the same."""
+    """The second arm of a turn takes twice as long here, and the result is still a tie."""
     clock, log = ManualClock(), []
 
     class Second(Player):

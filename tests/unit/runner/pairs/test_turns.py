@@ -187,7 +187,7 @@ def test_an_arm_that_dies_in_its_turn_is_lost(ends):
         with pytest.raises(ArmLost):
             seat.turn(1, 0, 0)
     with pytest.raises(ArmLost):
-        seat.turn(1, 0, 0)  # now nobody is there to be asked
+        seat.turn(1, 0, 0)  # no process is left to answer
     seat.dismiss()
 
 
@@ -250,7 +250,7 @@ def test_a_core_is_let_go_of_again_and_a_pool_of_threads_never_moved(monkeypatch
     monkeypatch.setattr(turns, "process_cpu_ns", lambda: ran_ns["process"])
     monkeypatch.setattr(turns, "thread_cpu_ns", lambda: ran_ns["thread"])
     cores = CorePinning()
-    cores.begin_on(0)  # nothing has run yet: nobody knows
+    cores.begin_on(0)  # nothing has run yet, so the core is unknown
     ran_ns.update(thread=1_000_000_000, process=1_000_000_000 + pool_ran_ns)
     for number in (0, 1, 2, 3):
         cores.begin_on(number)
